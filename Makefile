@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Front door for people and CI; the build itself is CMake (see CMakePresets.json). A fresh Debian 12
+# machine needs only make: `make demo` and `make test` install the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
+
+TOPIC ?=
+TORCH ?=
+export TORCH
+
+# Another LibTorch gets its own build tree, since CMake remembers where it found the first one.
+torch_id := $(if $(TORCH),-libtorch-$(shell realpath -m '$(TORCH)' | cksum | cut -d' ' -f1))
+torch_options := $(if $(TORCH),-DCMAKE_PREFIX_PATH=$(realpath $(TORCH)))
+release := build/release$(torch_id)
+
+say = @echo "== $(1)"
+build = @cmake --build $(1) -j "$$(tools/jobs.sh)" $(if $(2),--target $(2))
+ctest = @ctest --test-dir $(1) -j "$$(tools/jobs.sh)" --output-on-failure --no-tests=error -LE slow \
+  --output-log $(1)/ctest.log
+
+.PHONY: help
+help:
+	@echo "Usage: make <target> [TORCH=<folder of an unpacked LibTorch>]"
+	@echo
+	@sed -n 's/^##  *\([^:]*\): */\1|/p' Makefile | while IFS='|' read -r name text; do \
+	  printf '  %-18s %s\n' "$$name" "$$text"; done
+
+## demo: install what is missing, build and run the main example
+.PHONY: demo
+demo: $(release)/build.ninja
+	$(call say,Building the demo)
+	$(call build,$(release),example_01_hello_replicas)
+	$(call say,Running examples/01_hello_replicas.cc)
+	@$(release)/bin/01_hello_replicas
+
+## test: install what is missing, build everything, run all tests
+.PHONY: test
+test: $(release)/build.ninja
+	$(call say,Building everything: $(release))
+	$(call build,$(release))
+	$(call say,Running all tests)
+	$(call ctest,$(release))
+
+## bench: build and run the benchmarks, or one of them with TOPIC=<topic>
+.PHONY: bench
+topics := $(patsubst benchmarks/%_bench.cc,%,$(wildcard benchmarks/*_bench.cc))
+bench: $(release)/build.ninja
+	$(if $(filter-out $(topics),$(TOPIC)),$(error no benchmark "$(TOPIC)"; there are: $(topics)))
+	$(call say,Building the benchmarks)
+	$(call build,$(release),$(addprefix bench_,$(or $(TOPIC),$(topics))))
+	$(call say,Running the benchmarks)
+	@for topic in $(or $(TOPIC),$(topics)); do $(release)/bin/bench_$$topic; done
+
+## check: formatting, layers, source lists and code blocks of the docs
+.PHONY: check
+check: install-lint-deps
+	@status=0; for tool in 'format.sh --check' check_layers.py check_sources.py check_docs.py; do \
+	  tools/$$tool || status=1; done; exit $$status
+
+## format: format all sources in place
+.PHONY: format
+format: install-lint-deps
+	@tools/format.sh
+
+## asan: build and run the tests with the address and undefined-behaviour sanitizers
+## tsan: build and run the tests with the thread sanitizer
+.PHONY: asan tsan
+asan tsan: %: build/%/build.ninja
+	$(call say,Building the tests: build/$@)
+	$(call build,build/$@)
+	$(call say,Running the tests: build/$@)
+	$(call ctest,build/$@)
+
+## analyze: clang-tidy and Clang's thread-safety analysis of every source (takes long)
+.PHONY: analyze
+analyze: install-lint-deps build/analyze/build.ninja
+	@tools/tidy.sh --all
+
+## headers: compile every public header alone
+.PHONY: headers
+headers: build/dev/build.ninja
+	$(call build,build/dev,tutti_verify_interface_header_sets)
+
+## minimal: build the library alone
+.PHONY: minimal
+minimal: build/minimal/build.ninja
+	$(call build,build/minimal)
+
+## consumer: install, then build a program by find_package, pkg-config and add_subdirectory
+.PHONY: consumer
+consumer: $(release)/build.ninja
+	$(call build,$(release),tutti)
+	@tools/check_install.sh $(release)
+
+## check-libtorch2: build and test with another LibTorch: make check-libtorch2 TORCH=<folder>
+.PHONY: check-libtorch2
+check-libtorch2:
+	@[[ -n "$(TORCH)" ]] || { echo "make check-libtorch2: TORCH=<folder> is missing." >&2; exit 1; }
+	@$(MAKE) test
+
+## install-deps: install the Debian packages that the build needs
+.PHONY: install-deps
+install-deps:
+	@tools/install_deps.sh
+
+.PHONY: install-lint-deps
+install-lint-deps:
+	@tools/install_deps.sh --lint
+
+## clean: remove all build trees
+.PHONY: clean
+clean:
+	rm -rf build
+
+# After the first time Ninja itself sees when CMake has to run again.
+build/%/build.ninja: CMakePresets.json | install-deps
+	$(call say,Configuring: build/$*)
+	@mkdir -p build
+	@cmake --preset $(firstword $(subst -libtorch-, ,$*)) -B build/$* $(torch_options) \
+	  > build/$*.log 2>&1 || { cat build/$*.log; exit 1; }
+	@touch $@

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "benchmarks/support/harness.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <string_view>
+
+namespace bench {
+namespace {
+
+constexpr int kRounds = 21;
+constexpr int kMaxRounds = 63;      // noisy machines get more chances
+constexpr size_t kEnough = 7;       // quiet rounds without which a case is noisy
+constexpr double kQuiet = 0.35;     // foreign cores
+constexpr double kSeconds = 0.025;  // of one measurement
+
+double clock_seconds(clockid_t id) {
+  timespec time{};
+  clock_gettime(id, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// Seconds that all cores together have been busy or stolen since boot.
+double machine_busy_seconds() {
+  std::ifstream file("/proc/stat");
+  std::string cpu;
+  double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, soft = 0, steal = 0;
+  file >> cpu >> user >> nice >> system >> idle >> wait >> irq >> soft >> steal;
+  return (user + nice + system + irq + soft + steal) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+// Cores used by others since construction.
+class ForeignLoad {
+ public:
+  double cores() const {
+    const double wall = now_seconds() - wall_;
+    const double own = clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - own_;
+    return std::max(0.0, (machine_busy_seconds() - busy_ - own) / wall);
+  }
+
+ private:
+  double wall_ = now_seconds();
+  double own_ = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
+  double busy_ = machine_busy_seconds();
+};
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  const double position = q * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<size_t>(position);
+  const size_t high = std::min(low + 1, values.size() - 1);
+  const double part = position - static_cast<double>(low);
+  return values[low] * (1 - part) + values[high] * part;
+}
+
+std::string time_name(double seconds) {
+  char text[64];
+  if (seconds < 1e-3) {
+    std::snprintf(text, sizeof text, "%.2f us", seconds * 1e6);
+  } else {
+    std::snprintf(text, sizeof text, "%.2f ms", seconds * 1e3);
+  }
+  return text;
+}
+
+// Enough iterations for one measurement.
+int64_t calibrate(const Variant& variant, double target) {
+  int64_t iterations = 1;
+  while (true) {
+    const double seconds = variant.run(iterations);
+    if (seconds >= target / 2 || iterations >= (int64_t{1} << 24)) {
+      const double wanted = static_cast<double>(iterations) * target / std::max(seconds, 1e-9);
+      return std::max<int64_t>(1, static_cast<int64_t>(wanted));
+    }
+    iterations *= 2;
+  }
+}
+
+}  // namespace
+
+Harness::Harness(std::string topic, int argc, char** argv) : topic_(std::move(topic)) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--smoke") {
+      smoke_ = true;
+    } else if (argument.rfind("--filter=", 0) == 0) {
+      filter_ = argument.substr(9);
+    } else {
+      std::printf("usage: bench_%s [--smoke] [--filter=TEXT]\n", topic_.c_str());
+      std::exit(argument == "--help" ? 0 : 2);
+    }
+  }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+}
+
+bool Harness::wants(const std::string& case_name) const {
+  return case_name.find(filter_) != std::string::npos;
+}
+
+void Harness::check(bool ok, const std::string& what) {
+  if (ok) return;
+  std::fprintf(stderr, "benchmark stopped: %s\n", what.c_str());
+  std::exit(1);
+}
+
+void Harness::compare(const std::string& case_name, const std::vector<Variant>& variants) {
+  const size_t count = variants.size();
+  const double target = smoke_ ? 1e-4 : kSeconds;
+  std::vector<int64_t> iterations;
+  for (const Variant& variant : variants) iterations.push_back(calibrate(variant, target));
+
+  std::vector<std::vector<double>> times(count);  // [variant][quiet round]
+  std::vector<double> loads;
+  int dropped = 0;
+  for (int round = 0; round < (smoke_ ? 1 : kMaxRounds); ++round) {
+    if (round >= kRounds && loads.size() >= kEnough) break;
+    std::vector<double> seconds(count, 0);
+    const ForeignLoad load;
+    const auto measure = [&](size_t v) {
+      seconds[v] += variants[v].run(iterations[v]) / static_cast<double>(iterations[v]) / 2;
+    };
+    for (size_t v = 0; v < count; ++v) measure(v);
+    for (size_t v = count; v-- > 0;) measure(v);
+    const double cores = load.cores();
+    if (cores > kQuiet && !smoke_) {
+      ++dropped;
+      continue;
+    }
+    loads.push_back(cores);
+    for (size_t v = 0; v < count; ++v) times[v].push_back(seconds[v]);
+  }
+  for (size_t v = 1; v < count; ++v) {
+    const std::string name = topic_ + "/" + case_name + "/" + variants[v].name;
+    if (loads.size() < kEnough && !smoke_) {
+      std::printf("ratio %s noisy  (%zu quiet rounds of %d)\n", name.c_str(), loads.size(),
+                  dropped + static_cast<int>(loads.size()));
+      continue;
+    }
+    std::vector<double> ratios;
+    for (size_t r = 0; r < loads.size(); ++r) ratios.push_back(times[v][r] / times[0][r]);
+    std::printf("ratio %s %.2f  (ours %s, %s %s, quartiles %.2f..%.2f, foreign %.2f, %zu rounds)\n",
+                name.c_str(), quantile(ratios, 0.5), time_name(quantile(times[0], 0.5)).c_str(),
+                variants[v].name.c_str(), time_name(quantile(times[v], 0.5)).c_str(),
+                quantile(ratios, 0.25), quantile(ratios, 0.75), quantile(loads, 0.5), loads.size());
+  }
+}
+
+void pin_to_core(int k) {
+  static const cpu_set_t allowed = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    return set;
+  }();
+  const int cores = CPU_COUNT(&allowed);
+  int wanted = k % std::max(1, cores);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || wanted-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+    return;
+  }
+}
+
+std::string size_name(int64_t bytes) {
+  if (bytes >= (1 << 20)) return std::to_string(bytes >> 20) + "MB";
+  if (bytes >= (1 << 10)) return std::to_string(bytes >> 10) + "KB";
+  return std::to_string(bytes) + "B";
+}
+
+double now_seconds() { return clock_seconds(CLOCK_MONOTONIC); }
+
+int64_t minor_faults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+}  // namespace bench

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the benchmarks measure. Variants of one case are timed in alternating
+// rounds (ours, peer, peer, ours); the result is the median of the ratios of the
+// rounds. Rounds in which other programs used more than 0.35 cores are dropped.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+/// One way to do the work.
+struct Variant {
+  std::string name;
+  /// Does the work `iterations` times and returns the seconds it took.
+  std::function<double(int64_t iterations)> run;
+};
+
+class Harness {
+ public:
+  /// Reads --smoke (a short run that only proves that the program works),
+  /// --filter=TEXT (cases whose name contains it) and --help.
+  Harness(std::string topic, int argc, char** argv);
+
+  bool smoke() const { return smoke_; }
+
+  /// Whether the case was asked for.
+  bool wants(const std::string& case_name) const;
+
+  /// Times variants[0], ours, against each of the others and prints for each
+  ///   ratio <topic>/<case> <value>  (ours ..., <peer> ..., quartiles, foreign load)
+  /// where a value above 1 means that ours is faster.
+  void compare(const std::string& case_name, const std::vector<Variant>& variants);
+
+  /// Stops the program with a message when a result is wrong.
+  static void check(bool ok, const std::string& what);
+
+ private:
+  std::string topic_;
+  std::string filter_;
+  bool smoke_ = false;
+};
+
+/// Pins the calling thread to the k-th core this process may use.
+void pin_to_core(int k);
+
+/// "4 B", "64 KB", "100 MB"
+std::string size_name(int64_t bytes);
+
+double now_seconds();
+
+/// Page faults of this process that needed no disk.
+int64_t minor_faults();
+
+}  // namespace bench

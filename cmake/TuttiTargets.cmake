@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# tutti_layer():         one folder under tutti/ becomes the object library tutti_<folder>.
+# tutti_compile_flags(): the flags of every target that is built here; users do not inherit them.
+
+function(tutti_compile_flags target)
+  # Contraction would make the bits of a sum depend on the compiler's mood.
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -ffp-contract=off
+    $<$<CXX_COMPILER_ID:Clang,AppleClang>:-Wthread-safety>
+    $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  if(TUTTI_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-sanitize=vptr
+      -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE})
+  endif()
+endfunction()
+
+# tutti_layer(<folder> [DEPENDS <folders>...] [HEADERS <files>...] [SOURCES <files>...])
+#
+# DEPENDS are the layers below that this one includes; tools/check_layers.py holds the same table.
+# All HEADERS are installed; those in internal/ are there only because templates need them.
+function(tutti_layer folder)
+  cmake_parse_arguments(arg "" "" "DEPENDS;HEADERS;SOURCES" ${ARGN})
+  set(target tutti_${folder})
+
+  add_library(${target} OBJECT ${arg_SOURCES} ${arg_HEADERS})
+  tutti_compile_flags(${target})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON LINKER_LANGUAGE CXX)
+  target_include_directories(${target} PUBLIC
+    "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/generated")
+  list(TRANSFORM arg_DEPENDS PREPEND tutti_ OUTPUT_VARIABLE depends)
+  target_link_libraries(${target} PUBLIC ${depends} Threads::Threads)
+  if(folder STREQUAL "base")
+    # No LibTorch here, but the same C++ ABI as LibTorch.
+    target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:torch,INTERFACE_COMPILE_OPTIONS>)
+  else()
+    target_link_libraries(${target} PUBLIC torch)
+    target_compile_options(${target} PUBLIC ${TUTTI_CLANG_TORCH_OPTIONS})
+  endif()
+  if(TUTTI_UNITY STREQUAL "ALL")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  endif()
+
+  set_property(GLOBAL APPEND PROPERTY TUTTI_LAYERS ${target})
+  list(TRANSFORM arg_HEADERS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  set_property(GLOBAL APPEND PROPERTY TUTTI_HEADERS ${arg_HEADERS})
+endfunction()

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# check_install.sh <build tree>: installs the built library into a scratch folder and builds and runs
+# tests/install against it in each way a user may: find_package, pkg-config, add_subdirectory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tree=$1
+work=$PWD/build/consumer
+prefix=$work/prefix
+torch=${TORCH:+;$(realpath "$TORCH")}
+options=(-G Ninja -Wno-dev -DCMAKE_BUILD_TYPE=RelWithDebInfo
+  "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG" "-DCMAKE_PREFIX_PATH=$prefix$torch")
+if command -v ccache >/dev/null; then
+  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+fi
+
+quietly() {
+  "$@" >"$work/log" 2>&1 || {
+    cat "$work/log"
+    exit 1
+  }
+}
+
+expect_ok() {
+  local output
+  output=$("$2")
+  [[ $output == *"consumer ok"* ]] || { echo "consumer: $1 printed: $output" && exit 1; }
+  echo "consumer: $1 works."
+}
+
+rm -rf "$work"
+mkdir -p "$work"
+quietly cmake --install "$tree" --prefix "$prefix"
+
+quietly cmake -S tests/install -B "$work/find_package" "${options[@]}"
+quietly cmake --build "$work/find_package" -j "$(tools/jobs.sh)"
+expect_ok find_package "$work/find_package/consumer"
+
+pkgconfig=$(dirname "$(find "$prefix" -name tutti.pc)")
+read -ra flags <<<"$(PKG_CONFIG_PATH=$pkgconfig pkg-config --cflags --libs tutti)"
+quietly "${CXX:-g++}" -O1 tests/install/main.cc -o "$work/with_pkg_config" "${flags[@]}"
+expect_ok pkg-config "$work/with_pkg_config"
+
+quietly cmake -S tests/install -B "$work/add_subdirectory" "${options[@]}" \
+  -DTUTTI_SOURCE_DIR="$PWD"
+quietly cmake --build "$work/add_subdirectory" -j "$(tools/jobs.sh)" --target consumer
+expect_ok add_subdirectory "$work/add_subdirectory/consumer"

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks who includes whom. The table below is the architecture; docs/architecture.md explains it."""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Each folder of tutti/ and the folders it may include, all of them on lower levels.
+LAYERS = {
+    "base": set(),
+    "device": {"base"},
+    "nest": {"base"},
+    "values": {"nest", "device", "base"},
+    "collectives": {"values", "nest", "device", "base"},
+    "strategy": {"collectives", "values", "nest", "device", "base"},
+}
+
+# Third-party headers by their first path component, for each folder and kind of file.
+TORCH = {"ATen", "c10"}
+THIRD_PARTY_H = {folder: TORCH for folder in LAYERS} | {"base": set()}
+THIRD_PARTY_CC = {folder: TORCH | {"torch"} for folder in LAYERS} | {
+    "base": {"fmt", "spdlog"},
+    "strategy": TORCH | {"torch", "nlohmann"},
+}
+
+# They cost 7 and 17 seconds in every file that sees them.
+HEAVY = {"torch/torch.h", "ATen/ATen.h"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
+SYSTEM = {"sys", "linux", "net", "arpa"}
+
+
+def check_library_file(path: Path, text: str) -> list[str]:
+    parts = path.relative_to(ROOT / "tutti").parts
+    folder = parts[0] if len(parts) > 1 else None  # None: tutti.h itself
+    errors = []
+    if folder is not None and folder not in LAYERS:
+        return [f"the folder tutti/{folder} is not in the table of tools/check_layers.py"]
+    if "getenv" in text and path != ROOT / "tutti/base/env.cc":
+        errors.append("only tutti/base/env.cc may call getenv")
+    for quote, name in INCLUDE.findall(text):
+        if name in HEAVY:
+            errors.append(f"{name} is too heavy for the library; include the ops you use")
+        elif name.startswith("tutti/"):
+            errors += check_own_include(folder, quote, name)
+        elif quote == '"':
+            errors.append(f'"{name}" must be written from the root: "tutti/<folder>/<file>.h"')
+        elif "/" in name and folder is not None:
+            first = name.split("/")[0]
+            table = THIRD_PARTY_H if path.suffix == ".h" else THIRD_PARTY_CC
+            if first not in table[folder] | SYSTEM:
+                errors.append(f"<{name}> may not be included in a {path.suffix} of {folder}/")
+    return errors
+
+
+def check_own_include(folder: str | None, quote: str, name: str) -> list[str]:
+    parts = name.split("/")
+    target = parts[1] if len(parts) > 2 else None
+    errors = []
+    if quote == "<":
+        errors.append(f"<{name}> must be in quotes")
+    if folder is not None and target is None and name != "tutti/version.h":
+        errors.append(f"{name} may not be included inside the library")
+    if folder is not None and target not in LAYERS[folder] | {folder, None}:
+        errors.append(f"{folder}/ may not include {target}/ ({name})")
+    if "internal" in parts and target != folder:
+        errors.append(f"{name} is private to {target}/")
+    return errors
+
+
+def check_program(path: Path, text: str) -> list[str]:
+    """Examples and benchmarks are written as a user's program: public headers only."""
+    return [
+        f"{name} is private to the library"
+        for _, name in INCLUDE.findall(text)
+        if name.startswith("tutti/") and "/internal/" in name
+    ]
+
+
+def main() -> int:
+    count = 0
+    failures = []
+    for top, check in (
+        ("tutti", check_library_file),
+        ("examples", check_program),
+        ("benchmarks", check_program),
+    ):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in (".h", ".cc", ".inc"):
+                count += 1
+                for error in check(path, path.read_text(encoding="utf-8")):
+                    failures.append(f"{path.relative_to(ROOT)}: {error}")
+    print("\n".join(failures) if failures else f"layers: {count} files keep the rules.")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A point in time after which a wait gives up.
+
+#pragma once
+
+#include <chrono>
+
+namespace tutti {
+
+/// Immutable. "Forever" must be written out.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline after(std::chrono::nanoseconds delay) { return Deadline(Clock::now() + delay); }
+  static Deadline at(Clock::time_point when) { return Deadline(when); }
+  static Deadline forever() { return Deadline(Clock::time_point::max()); }
+
+  bool passed() const { return when_ != Clock::time_point::max() && Clock::now() >= when_; }
+  Clock::time_point when() const { return when_; }
+
+ private:
+  explicit Deadline(Clock::time_point when) : when_(when) {}
+
+  Clock::time_point when_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/base/wait_word.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+
+namespace tutti {
+namespace {
+
+// Long enough to bridge the gap between two steps of a tight loop, short enough
+// not to be noticed: parking and waking costs about twice as much.
+constexpr int kSpins = 1000;
+constexpr int kYields = 30;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+long futex(const std::atomic<uint32_t>* word, int operation, uint32_t value,
+           const timespec* timeout) {
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+  return syscall(SYS_futex, reinterpret_cast<const uint32_t*>(word), operation | FUTEX_PRIVATE_FLAG,
+                 value, timeout, nullptr, FUTEX_BITSET_MATCH_ANY);
+}
+
+}  // namespace
+
+void WaitWord::bump() {
+  // Both sides use sequential consistency: either the waiter sees the new value
+  // or this thread sees the sleeper.
+  value_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) {
+    futex(&value_, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
+bool WaitWord::poll(uint32_t seen, WaitMode mode) const {
+  if (mode == WaitMode::kSpin) {
+    for (int i = 0; i < kSpins; ++i) {
+      if (load() != seen) return true;
+      pause_briefly();
+    }
+  } else {
+    for (int i = 0; i < kYields; ++i) {
+      if (load() != seen) return true;
+      sched_yield();
+    }
+  }
+  return false;
+}
+
+bool WaitWord::park(uint32_t seen, const Deadline& deadline) const {
+  timespec until{};
+  const bool forever = deadline.when() == Deadline::Clock::time_point::max();
+  if (!forever) {
+    // FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, which is what
+    // std::chrono::steady_clock counts on Linux.
+    const auto since = deadline.when().time_since_epoch();
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
+    until.tv_sec = seconds.count();
+    until.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count();
+  }
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  bool changed = true;
+  while (value_.load(std::memory_order_seq_cst) == seen) {
+    futex(&value_, FUTEX_WAIT_BITSET, seen, forever ? nullptr : &until);
+    if (value_.load(std::memory_order_seq_cst) == seen && deadline.passed()) {
+      changed = false;
+      break;
+    }
+  }
+  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  return changed;
+}
+
+}  // namespace tutti

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A 32-bit word that threads wait on: poll for a short while, then sleep in the
+// kernel, with a deadline. It is what the library waits on everywhere.
+//
+//   waiter:  seen = word.load();  if (nothing to do yet) word.wait(seen, ...)
+//   waker:   change the state;  word.bump();
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti {
+
+/// How a wait begins, before it sleeps in the kernel.
+enum class WaitMode {
+  kSpin,   ///< Poll for about 20 us: every party has a core of its own.
+  kYield,  ///< Offer the core to others a few times: more parties than cores.
+};
+
+/// Thread-safe. Everything written before bump() is visible after a wait that
+/// the bump ended.
+class WaitWord {
+ public:
+  uint32_t load() const { return value_.load(std::memory_order_acquire); }
+
+  /// Adds one and wakes every waiter.
+  void bump();
+
+  /// Returns when the word differs from `seen` (true), or after a short while (false).
+  bool poll(uint32_t seen, WaitMode mode) const;
+
+  /// Sleeps until the word differs from `seen` (true), or until the deadline (false).
+  bool park(uint32_t seen, const Deadline& deadline) const;
+
+  /// poll(), then park().
+  bool wait(uint32_t seen, WaitMode mode, const Deadline& deadline) const {
+    return poll(seen, mode) || park(seen, deadline);
+  }
+
+ private:
+  std::atomic<uint32_t> value_{0};
+  mutable std::atomic<uint32_t> sleepers_{0};
+};
+
+}  // namespace tutti

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/collectives/reduction_tree.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
+#include <c10/util/SmallVector.h>
+
+#include "tutti/base/error.h"
+#include "tutti/collectives/internal/reduction_kernels.h"
+#include "tutti/nest/leaf.h"
+
+namespace tutti {
+namespace {
+
+using internal::Combine;
+using internal::Element;
+using internal::Kernel;
+using internal::KernelKey;
+using internal::kMaxFanIn;
+
+// Elements of one block: four inputs and an inner node fit into a 32 KB cache.
+constexpr int64_t kBlock = 1024;
+constexpr size_t kMaxElementBytes = 16;
+
+Element element_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf:
+      return Element::kF16;
+    case at::kBFloat16:
+      return Element::kBF16;
+    case at::kFloat:
+      return Element::kF32;
+    case at::kDouble:
+      return Element::kF64;
+    case at::kChar:
+      return Element::kI8;
+    case at::kShort:
+      return Element::kI16;
+    case at::kInt:
+      return Element::kI32;
+    case at::kLong:
+      return Element::kI64;
+    case at::kByte:
+      return Element::kU8;
+    case at::kComplexFloat:
+      return Element::kC64;
+    case at::kComplexDouble:
+      return Element::kC128;
+    default:
+      throw Error(ErrorCode::kInternal, message("reduce_tree: no kernel for ", dtype_name(dtype)));
+  }
+}
+
+Combine combine_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return Combine::kSum;
+    case ReduceOp::kMean:
+      return Combine::kSumDivide;
+    case ReduceOp::kMin:
+      return Combine::kMin;
+    case ReduceOp::kMax:
+      return Combine::kMax;
+    case ReduceOp::kProduct:
+      return Combine::kProduct;
+  }
+  return Combine::kSum;
+}
+
+Kernel find_kernel(const KernelKey& key) {
+#if defined(__x86_64__)
+  static const bool has_avx2 =
+      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+  const Kernel found = has_avx2 ? find_kernel_avx2(key) : find_kernel_baseline(key);
+#else
+  const Kernel found = find_kernel_baseline(key);
+#endif
+  return found;
+}
+
+Kernel require_kernel(const KernelKey& key) {
+  const Kernel found = find_kernel(key);
+  TUTTI_CHECK(found != nullptr);
+  return found;
+}
+
+// The contribution of replicas that have none.
+alignas(64) constexpr std::array<std::byte, kBlock * kMaxElementBytes> kZeros{};
+
+// Reduces one range. Groups of four aligned ids are subtrees of the canonical
+// tree, so a level of groups is two levels of the tree in one pass.
+class Reduction {
+ public:
+  Reduction(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
+            std::span<void* const> outputs)
+      : combine_(combine_of(op)),
+        leaf_(element_of(dtype)),
+        bytes_(c10::elementSize(dtype)),
+        inputs_(inputs),
+        outputs_(outputs),
+        divisor_(static_cast<double>(inputs.size())) {
+    inner_ = leaf_ == Element::kF16 || leaf_ == Element::kBF16 ? Element::kF32 : leaf_;
+    const bool complex = leaf_ == Element::kC64 || leaf_ == Element::kC128;
+    // Sums of complex numbers are sums of their parts.
+    parts_ = complex && combine_ != Combine::kProduct ? 2 : 1;
+  }
+
+  void run(int64_t begin, int64_t end) {
+    if (inputs_.size() == 1 && inputs_[0] != nullptr) return copy(begin, end);
+    const bool has_gap = std::find(inputs_.begin(), inputs_.end(), nullptr) != inputs_.end();
+    const bool one_pass = inputs_.size() <= kMaxFanIn && !has_gap;
+    if (one_pass && try_write_all(begin, end)) return;
+    for (; begin < end; begin += kBlock) block(begin, std::min(kBlock, end - begin));
+  }
+
+ private:
+  // The reduction of one value, by any operation, is that value.
+  void copy(int64_t begin, int64_t end) {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (outputs_[i] == inputs_[0]) continue;
+      std::memcpy(output_at(i, begin), leaf_at(0, begin),
+                  static_cast<size_t>(end - begin) * bytes_);
+    }
+  }
+
+  // All inputs and all outputs in one pass: the usual all-reduce in place.
+  bool try_write_all(int64_t begin, int64_t end) {
+    if (outputs_.size() != inputs_.size() && outputs_.size() != 1) return false;
+    const bool all = outputs_.size() > 1;
+    const Kernel kernel = find_kernel({leaf_, leaf_, combine_, fan_in(inputs_.size()), all});
+    if (kernel == nullptr) return false;
+    std::array<const void*, kMaxFanIn> in;
+    std::array<void*, kMaxFanIn> out;
+    for (size_t i = 0; i < inputs_.size(); ++i) in[i] = leaf_at(i, begin);
+    for (size_t i = 0; i < outputs_.size(); ++i) out[i] = output_at(i, begin);
+    kernel(in.data(), out.data(), (end - begin) * parts_, divisor_);
+    return true;
+  }
+
+  void block(int64_t begin, int64_t count) {
+    nodes_.clear();
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      nodes_.push_back(inputs_[i] == nullptr ? kZeros.data() : leaf_at(i, begin));
+    }
+    Element element = leaf_;
+    size_t scratch_used = 0;
+    while (nodes_.size() > kMaxFanIn) {
+      element = level(element, count, scratch_used);
+    }
+    void* first = output_at(0, begin);
+    const Kernel kernel = require_kernel({element, leaf_, combine_, fan_in(nodes_.size()), false});
+    kernel(nodes_.data(), &first, count * parts_, divisor_);
+    for (size_t i = 1; i < outputs_.size(); ++i) {
+      std::memcpy(output_at(i, begin), first, static_cast<size_t>(count) * bytes_);
+    }
+  }
+
+  // Replaces the nodes by those two levels up, in scratch memory.
+  Element level(Element element, int64_t count, size_t& scratch_used) {
+    const Combine combine = combine_ == Combine::kSumDivide ? Combine::kSum : combine_;
+    const size_t groups = (nodes_.size() + kMaxFanIn - 1) / kMaxFanIn;
+    for (size_t g = 0; g < groups; ++g) {
+      const size_t first = g * kMaxFanIn;
+      const size_t size = std::min<size_t>(kMaxFanIn, nodes_.size() - first);
+      if (size == 1 && element == inner_) {
+        nodes_[g] = nodes_[first];
+        continue;
+      }
+      void* node = scratch(scratch_used++);
+      const Kernel kernel = require_kernel({element, inner_, combine, fan_in(size), false});
+      kernel(nodes_.data() + first, &node, count * parts_, 1);
+      nodes_[g] = node;
+    }
+    nodes_.resize(groups);
+    return inner_;
+  }
+
+  void* scratch(size_t i) {
+    thread_local std::vector<std::byte> memory;
+    const size_t node_bytes = kBlock * kMaxElementBytes;
+    // All nodes of a block at once: growing later would move those in use.
+    if (memory.size() < inputs_.size() * node_bytes) memory.resize(inputs_.size() * node_bytes);
+    return memory.data() + i * node_bytes;
+  }
+
+  const void* leaf_at(size_t i, int64_t begin) const {
+    return static_cast<const std::byte*>(inputs_[i]) + static_cast<size_t>(begin) * bytes_;
+  }
+  void* output_at(size_t i, int64_t begin) const {
+    return static_cast<std::byte*>(outputs_[i]) + static_cast<size_t>(begin) * bytes_;
+  }
+  static int fan_in(size_t n) { return static_cast<int>(n); }
+
+  Combine combine_;
+  Element leaf_;   // what inputs and outputs hold
+  Element inner_;  // what inner nodes hold
+  size_t bytes_;
+  int64_t parts_;
+  std::span<const void* const> inputs_;
+  std::span<void* const> outputs_;
+  double divisor_;
+  c10::SmallVector<const void*, 16> nodes_;
+};
+
+at::Tensor combine_tensors(ReduceOp op, const at::Tensor& a, const at::Tensor& b) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return at::minimum(a, b);
+    case ReduceOp::kMax:
+      return at::maximum(a, b);
+    case ReduceOp::kProduct:
+      return at::mul(a, b);
+    default:
+      return at::add(a, b);
+  }
+}
+
+}  // namespace
+
+void check_reducible(const char* who, ReduceOp op, at::ScalarType dtype) {
+  const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  std::string reason;
+  if (dtype == at::kBool) {
+    reason = "cast it to uint8 or a float first.";
+  } else if (at::isQIntType(dtype)) {
+    reason = "dequantise it first.";
+  } else if (at::isComplexType(dtype) && ordered) {
+    reason = "complex numbers have no order; reduce the real and imaginary parts.";
+  } else if (dtype == at::kComplexHalf || !(at::isFloatingType(dtype) || at::isComplexType(dtype) ||
+                                            at::isIntegralType(dtype, false))) {
+    reason = "cast it to a supported type first.";
+  } else {
+    return;
+  }
+  throw Error(ErrorCode::kInvalidArgument, message(who, ": values of type ", dtype_name(dtype),
+                                                   " cannot be reduced by ", op, "; ", reason));
+}
+
+at::ScalarType reduced_dtype(ReduceOp op, at::ScalarType dtype) {
+  if (op != ReduceOp::kMean || !at::isIntegralType(dtype, false)) return dtype;
+  return dtype == at::kInt || dtype == at::kLong ? at::kDouble : at::kFloat;
+}
+
+void reduce_tree(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
+                 std::span<void* const> outputs, int64_t begin, int64_t end) {
+  TUTTI_CHECK(!inputs.empty() && !outputs.empty() && reduced_dtype(op, dtype) == dtype);
+  if (begin >= end) return;
+  Reduction(op, dtype, inputs, outputs).run(begin, end);
+}
+
+at::Tensor reduce_tree(ReduceOp op, std::span<const at::Tensor> inputs) {
+  TUTTI_CHECK(!inputs.empty());
+  const at::ScalarType dtype = inputs[0].scalar_type();
+  const at::ScalarType result = reduced_dtype(op, dtype);
+  // Integers are averaged as int64 so that a sum of int8 does not wrap.
+  const at::ScalarType inner = dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat
+                               : result != dtype                            ? at::kLong
+                                                                            : dtype;
+  std::vector<at::Tensor> nodes;
+  for (const at::Tensor& input : inputs) nodes.push_back(input.to(inputs[0].device(), inner));
+  at::Tensor root = reduce_tree_scalars(
+      std::span(nodes), [op](const auto& a, const auto& b) { return combine_tensors(op, a, b); });
+  if (op == ReduceOp::kMean) {
+    root = root.to(inner == at::kLong ? result : inner).div(static_cast<int64_t>(inputs.size()));
+  }
+  return root.to(result).clone();
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The canonical reduction: a fixed binary tree over global replica ids. On each
+// level the neighbours 2i and 2i+1 are combined, the lower id on the left; an odd
+// last one moves up. For five replicas: ((0+1) + (2+3)) + 4.
+//
+// Every path of the library reduces by this tree, so that the bits of a result
+// depend on the replicas alone, not on threads, chunks, processes or hosts. Sums
+// are not contracted, the mean divides once at the end, and 16-bit floats are
+// added as float32 and rounded once.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "tutti/values/reduce_op.h"
+
+namespace tutti {
+
+/// Throws kInvalidArgument when values of `dtype` cannot be combined by `op`:
+/// bool and quantised types never, complex numbers not by kMin and kMax.
+/// The message begins with `who`.
+void check_reducible(const char* who, ReduceOp op, at::ScalarType dtype);
+
+/// The dtype of a reduction: that of its input, except that the mean of integers
+/// is a float (float64 for 32 and 64 bits, else float32).
+at::ScalarType reduced_dtype(ReduceOp op, at::ScalarType dtype);
+
+/// Reduces elements [begin, end) of inputs in host memory into each output.
+///
+/// inputs[g] is the contribution of replica g; null stands for zeros (kSum and
+/// kMean only). An output may be one of the inputs. `dtype` is that of inputs and
+/// outputs, so kMean of integers is not possible here. Thread-safe; allocates
+/// nothing after its first call on a thread.
+void reduce_tree(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
+                 std::span<void* const> outputs, int64_t begin, int64_t end);
+
+/// The same tree by LibTorch's operators, on the device of the first input: for
+/// memory that the host cannot reach. Inputs have equal shapes and dtypes.
+at::Tensor reduce_tree(ReduceOp op, std::span<const at::Tensor> inputs);
+
+/// The same tree for C++ scalars.
+template <class T, class Combine>
+T reduce_tree_scalars(std::span<T> values, Combine combine) {
+  for (size_t n = values.size(); n > 1; n = (n + 1) / 2) {
+    for (size_t i = 0; i + 1 < n; i += 2) values[i / 2] = combine(values[i], values[i + 1]);
+    if (n % 2 == 1) values[n / 2] = values[n - 1];
+  }
+  return values[0];
+}
+
+}  // namespace tutti

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/device/cpu_threads.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include <ATen/Parallel.h>
+
+#include "tutti/base/mutex.h"
+
+namespace tutti {
+namespace {
+
+int cores_from_affinity() {
+  // Machines with more than 1024 cores need a larger set than cpu_set_t.
+  for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
+    struct Free {
+      void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+    };
+    const std::unique_ptr<cpu_set_t, Free> set(CPU_ALLOC(capacity));
+    const size_t bytes = CPU_ALLOC_SIZE(capacity);
+    if (sched_getaffinity(0, bytes, set.get()) == 0) return CPU_COUNT_S(bytes, set.get());
+  }
+  return 1;
+}
+
+std::string read_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The path of this process' cgroup below the mount point, from lines such as
+// "0::/user.slice" (v2) or "4:cpu,cpuacct:/docker/abc" (v1).
+std::string cgroup_path(bool v2) {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (v2 ? controllers == ",," : controllers.find(",cpu,") != std::string::npos) {
+      return line.substr(second + 1);
+    }
+  }
+  return "";
+}
+
+int smaller_limit(int a, int b) {
+  if (a == 0 || b == 0) return std::max(a, b);
+  return std::min(a, b);
+}
+
+// A limit may stand on any level above the process; the tightest one counts.
+// In a container the path of the host may not exist: then the mount's root does.
+template <class Read>
+int tightest_limit(std::string path, Read read) {
+  int limit = 0;
+  while (true) {
+    limit = smaller_limit(limit, read(path));
+    if (path.empty() || path == "/") return limit;
+    path.resize(path.find_last_of('/'));
+  }
+}
+
+int cores_from_cgroup() {
+  const int v2 = tightest_limit(cgroup_path(true), [](const std::string& path) {
+    return internal::cores_from_cpu_max(read_line("/sys/fs/cgroup" + path + "/cpu.max"));
+  });
+  const int v1 = tightest_limit(cgroup_path(false), [](const std::string& path) {
+    const std::string folder = "/sys/fs/cgroup/cpu" + path;
+    return internal::cores_from_cfs(read_line(folder + "/cpu.cfs_quota_us"),
+                                    read_line(folder + "/cpu.cfs_period_us"));
+  });
+  return smaller_limit(v2, v1);
+}
+
+struct OpenBlas {
+  void (*set)(int) = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT,
+                                                           "openblas_set_num_threads"));
+  int (*get)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_num_threads"));
+
+  bool found() const { return set != nullptr && get != nullptr; }
+};
+
+const OpenBlas& open_blas() {
+  static const OpenBlas instance;
+  return instance;
+}
+
+// at::set_num_threads also empties oneDNN's caches and changes the default of
+// other threads, which takes 50 us; OpenMP's own function sets this thread only.
+// at::get_num_threads, called before, has done LibTorch's set-up of the thread.
+void set_torch_threads(int threads) {
+  static const auto set =
+      reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set != nullptr) set(threads);
+  if (at::get_num_threads() != threads) at::set_num_threads(threads);  // not OpenMP, or another one
+}
+
+struct BlasState {
+  Mutex mutex;
+  int scopes TUTTI_GUARDED_BY(mutex) = 0;
+  int original TUTTI_GUARDED_BY(mutex) = 0;
+};
+
+BlasState& blas_state() {
+  static auto* const instance = new BlasState;
+  return *instance;
+}
+
+}  // namespace
+
+int usable_cores() {
+  static const int cores = std::max(1, smaller_limit(cores_from_affinity(), cores_from_cgroup()));
+  return cores;
+}
+
+TorchThreadsScope::TorchThreadsScope(int threads) : previous_(at::get_num_threads()) {
+  if (previous_ != threads) set_torch_threads(threads);
+}
+
+TorchThreadsScope::~TorchThreadsScope() {
+  // Also undoes a change made inside the scope.
+  if (at::get_num_threads() != previous_) set_torch_threads(previous_);
+}
+
+BlasThreadsScope::BlasThreadsScope(int threads) {
+  if (!open_blas().found()) return;
+  BlasState& state = blas_state();
+  MutexLock lock(state.mutex);
+  const int present = open_blas().get();
+  if (state.scopes++ == 0) state.original = present;
+  if (present != threads) open_blas().set(threads);
+}
+
+BlasThreadsScope::~BlasThreadsScope() {
+  if (!open_blas().found()) return;
+  BlasState& state = blas_state();
+  MutexLock lock(state.mutex);
+  if (--state.scopes == 0 && open_blas().get() != state.original) open_blas().set(state.original);
+}
+
+int blas_threads() { return open_blas().found() ? open_blas().get() : 0; }
+
+namespace internal {
+namespace {
+
+int ceil_cores(double quota, double period) {
+  if (quota <= 0 || period <= 0) return 0;
+  const int whole = static_cast<int>(quota / period);
+  return std::max(1, whole * period < quota ? whole + 1 : whole);
+}
+
+}  // namespace
+
+int cores_from_cpu_max(std::string_view text) {
+  std::istringstream in{std::string(text)};
+  double quota = 0;
+  double period = 0;
+  if (!(in >> quota >> period)) return 0;  // "max 100000" or nothing at all
+  return ceil_cores(quota, period);
+}
+
+int cores_from_cfs(std::string_view quota, std::string_view period) {
+  std::istringstream in(std::string(quota) + " " + std::string(period));
+  double quota_us = 0;
+  double period_us = 0;
+  if (!(in >> quota_us >> period_us)) return 0;
+  return ceil_cores(quota_us, period_us);
+}
+
+}  // namespace internal
+}  // namespace tutti

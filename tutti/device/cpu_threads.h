@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many cores this process may use, and how many threads LibTorch and its
+// BLAS use. LibTorch's count belongs to the calling thread; OpenBLAS has one for
+// the whole process, and collapses when several threads call it with more.
+
+#pragma once
+
+#include <string_view>
+
+namespace tutti {
+
+/// The cores this process may use: the smaller of the affinity mask and the
+/// cgroup's CPU limit (rounded up), at least 1. Read once.
+int usable_cores();
+
+/// Sets what at::get_num_threads returns on this thread for the life of the object.
+class TorchThreadsScope {
+ public:
+  explicit TorchThreadsScope(int threads);
+  ~TorchThreadsScope();
+
+  TorchThreadsScope(const TorchThreadsScope&) = delete;
+  TorchThreadsScope& operator=(const TorchThreadsScope&) = delete;
+
+ private:
+  int previous_;
+};
+
+/// Sets OpenBLAS' process-wide thread count for the life of the object; the
+/// last of several overlapping scopes to end restores the value found by the
+/// first. Does nothing with another BLAS, whose threads LibTorch sets itself.
+/// Thread-safe.
+class BlasThreadsScope {
+ public:
+  explicit BlasThreadsScope(int threads);
+  ~BlasThreadsScope();
+
+  BlasThreadsScope(const BlasThreadsScope&) = delete;
+  BlasThreadsScope& operator=(const BlasThreadsScope&) = delete;
+};
+
+/// OpenBLAS' present thread count, or 0 with another BLAS.
+int blas_threads();
+
+namespace internal {
+
+/// Cores allowed by the text of cgroup v2's cpu.max ("200000 100000", "max
+/// 100000"); 0 when there is no limit or the text is not understood.
+int cores_from_cpu_max(std::string_view text);
+
+/// The same for cgroup v1's cpu.cfs_quota_us and cpu.cfs_period_us.
+int cores_from_cfs(std::string_view quota, std::string_view period);
+
+}  // namespace internal
+}  // namespace tutti

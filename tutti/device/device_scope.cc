@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/device/device_scope.h"
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+thread_local const DeviceSpec* device_of_this_thread = nullptr;
+
+}  // namespace
+
+c10::Device torch_device(const DeviceSpec& spec) {
+  const std::string type = spec.type.value_or("CPU");
+  if (type == "CPU") return c10::Device(c10::DeviceType::CPU);
+  if (type == "GPU") {
+    return c10::Device(c10::DeviceType::CUDA,
+                       static_cast<c10::DeviceIndex>(spec.index.value_or(0)));
+  }
+  throw Error(ErrorCode::kUnimplemented,
+              message("torch_device: \"", spec, "\" is neither a CPU nor a GPU."));
+}
+
+const DeviceSpec* current_device() { return device_of_this_thread; }
+
+DeviceScope::DeviceScope(const DeviceSpec& spec) : previous_(device_of_this_thread) {
+  if (const c10::Device device = torch_device(spec); !device.is_cpu()) guard_.reset_device(device);
+  device_of_this_thread = &spec;
+}
+
+DeviceScope::~DeviceScope() { device_of_this_thread = previous_; }
+
+}  // namespace tutti

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The device a thread computes on, and the LibTorch device behind a name. GPUs
+// are reached through c10's generic guards: no CUDA header, any LibTorch build.
+
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "tutti/device/device_spec.h"
+
+namespace tutti {
+
+/// "CPU:n" is LibTorch's one CPU, "GPU:n" its CUDA device n.
+/// Throws kUnimplemented for any other type.
+c10::Device torch_device(const DeviceSpec& spec);
+
+/// The innermost DeviceScope's device on this thread, or null outside of any.
+const DeviceSpec* current_device();
+
+/// Makes a device current on this thread for the life of the object. `spec`
+/// must outlive it. Not thread-safe; scopes nest.
+class DeviceScope {
+ public:
+  explicit DeviceScope(const DeviceSpec& spec);
+  ~DeviceScope();
+
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  const DeviceSpec* previous_;
+  c10::OptionalDeviceGuard guard_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/device/logical_devices.h"
+
+#include <algorithm>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+void set_logical_cpu_devices(int count) { internal::logical_device_table().set_cpu_count(count); }
+
+std::vector<LogicalDevice> list_logical_devices(std::string_view type) {
+  return internal::logical_device_table().list(type);
+}
+
+namespace internal {
+namespace {
+
+// More lanes than this is a mistake in the caller's arithmetic.
+constexpr int kMaxCpuDevices = 1024;
+
+int count_gpus() {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return 0;
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+}
+
+std::string describe(int cpu_count, int gpu_count) {
+  std::string text;
+  const auto add = [&text](const char* type, int count) {
+    for (int i = 0; i < count; ++i) {
+      if (i == 8 && count > 10) {
+        text += message(", ... ", type, ":", count - 1);
+        return;
+      }
+      text += message(text.empty() ? "" : ", ", type, ":", i);
+    }
+  };
+  add("CPU", cpu_count);
+  add("GPU", gpu_count);
+  return text;
+}
+
+}  // namespace
+
+void LogicalDeviceTable::set_cpu_count(int count) {
+  if (count < 1 || count > kMaxCpuDevices) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message("set_logical_cpu_devices: the count is ", count,
+                        "; it must lie between 1 and ", kMaxCpuDevices, "."));
+  }
+  MutexLock lock(mutex_);
+  if (cpu_count_ && *cpu_count_ != count) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                message("set_logical_cpu_devices: cannot change the number of CPU devices from ",
+                        *cpu_count_, " to ", count,
+                        "; it was set before or by the first strategy. Call it once, before the "
+                        "first strategy is made."));
+  }
+  cpu_count_ = count;
+}
+
+std::vector<LogicalDevice> LogicalDeviceTable::list(std::string_view type) const {
+  MutexLock lock(mutex_);
+  std::vector<LogicalDevice> devices;
+  const auto add = [&](const char* name, int count) {
+    if (!type.empty() && type != name) return;
+    for (int i = 0; i < count; ++i) devices.push_back({message("/device:", name, ":", i), name});
+  };
+  add("CPU", cpu_count_locked());
+  add("GPU", gpu_count_);
+  return devices;
+}
+
+std::vector<DeviceSpec> LogicalDeviceTable::resolve(std::string_view who,
+                                                    const std::vector<std::string>& names) {
+  MutexLock lock(mutex_);
+  std::vector<DeviceSpec> specs;
+  for (const std::string& name : names) specs.push_back(DeviceSpec::canonical(name));
+  if (specs.empty()) {
+    const bool gpus = gpu_count_ > 0;
+    const int count = gpus ? gpu_count_ : cpu_count_locked();
+    for (int i = 0; i < count; ++i) {
+      specs.push_back(DeviceSpec::canonical(message(gpus ? "GPU:" : "CPU:", i)));
+    }
+  }
+  int needed = cpu_count_locked();
+  for (const DeviceSpec& spec : specs) {
+    if (*spec.type == "CPU") needed = std::max(needed, *spec.index + 1);
+    if (std::count(specs.begin(), specs.end(), spec) > 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  message(who, ": device \"", spec,
+                          "\" is in the list more than once. "
+                          "Name each device once; more CPU replicas are CPU:1, CPU:2, ..."));
+    }
+  }
+  if (!cpu_count_ && needed <= kMaxCpuDevices) cpu_count_ = needed;
+  for (const DeviceSpec& spec : specs) check_exists_locked(who, spec);
+  return specs;
+}
+
+void LogicalDeviceTable::check_exists_locked(std::string_view who, const DeviceSpec& spec) const {
+  if (*spec.job != "localhost" || *spec.replica != 0 || *spec.task != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message(who, ": device \"", spec,
+                        "\" belongs to another process; this strategy takes "
+                        "local devices only. Name it as \"",
+                        spec.short_name(), "\"."));
+  }
+  const bool is_cpu = *spec.type == "CPU";
+  if (!is_cpu && *spec.type != "GPU") {
+    throw Error(ErrorCode::kUnimplemented, message(who, ": device type \"", *spec.type,
+                                                   "\" is not supported; use CPU or GPU."));
+  }
+  const int count = is_cpu ? cpu_count_locked() : gpu_count_;
+  if (*spec.index < count) return;
+  const std::string remedy =
+      is_cpu ? message("Call set_logical_cpu_devices(", *spec.index + 1,
+                       ") before creating the first strategy.")
+             : std::string("GPUs need a LibTorch built with CUDA and a visible device.");
+  throw Error(ErrorCode::kNotFound,
+              message(who, ": device \"", spec.short_name(), "\" does not exist; this process has ",
+                      describe(cpu_count_locked(), gpu_count_), ". ", remedy));
+}
+
+LogicalDeviceTable& logical_device_table() {
+  static LogicalDeviceTable table(count_gpus());
+  return table;
+}
+
+}  // namespace internal
+}  // namespace tutti

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which devices this process has. GPUs are what LibTorch finds. CPU devices are
+// lanes of execution: CPU:0 ... CPU:k-1 exist, where k is what
+// set_logical_cpu_devices(k) said or, if it was not called, one more than the
+// highest CPU index of the first strategy's device list.
+
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/mutex.h"
+#include "tutti/device/device_spec.h"
+
+namespace tutti {
+
+struct LogicalDevice {
+  std::string name;  ///< "/device:CPU:0"
+  std::string type;  ///< "CPU"
+
+  bool operator==(const LogicalDevice&) const = default;
+};
+
+/// Splits the CPU into `count` logical devices. Call it before the first
+/// strategy is made; afterwards only the same count is accepted
+/// (kFailedPrecondition). Thread-safe.
+void set_logical_cpu_devices(int count);
+
+/// The devices that exist now, CPUs first; of one type if it is given. Thread-safe.
+std::vector<LogicalDevice> list_logical_devices(std::string_view type = {});
+
+namespace internal {
+
+/// The table behind the functions above; one per process, more only in tests.
+/// Thread-safe.
+class LogicalDeviceTable {
+ public:
+  explicit LogicalDeviceTable(int gpu_count) : gpu_count_(gpu_count) {}
+
+  void set_cpu_count(int count);
+  std::vector<LogicalDevice> list(std::string_view type) const;
+
+  /// Turns the device list of a strategy into canonical specs. An empty list
+  /// stands for all GPUs, else all CPUs. Decides the number of CPUs if that is
+  /// still open. Errors begin with `who`, the strategy's name.
+  std::vector<DeviceSpec> resolve(std::string_view who, const std::vector<std::string>& names);
+
+ private:
+  int cpu_count_locked() const TUTTI_REQUIRES(mutex_) { return cpu_count_.value_or(1); }
+  void check_exists_locked(std::string_view who, const DeviceSpec& spec) const
+      TUTTI_REQUIRES(mutex_);
+
+  const int gpu_count_;
+  mutable Mutex mutex_;
+  std::optional<int> cpu_count_ TUTTI_GUARDED_BY(mutex_);
+};
+
+LogicalDeviceTable& logical_device_table();
+
+}  // namespace internal
+}  // namespace tutti

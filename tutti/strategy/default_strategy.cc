@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/default_strategy.h"
+
+#include <vector>
+
+#include "tutti/collectives/host_all_reduce.h"
+
+namespace tutti {
+namespace {
+
+// Its context is valid everywhere and at any time, so there is no runner: run()
+// calls the function, and a meeting of one is complete at once.
+class DefaultExtended final : public StrategyExtended, private Team {
+ public:
+  DefaultExtended() : StrategyExtended("DefaultStrategy", {DeviceSpec::canonical("CPU:0")}, 0, 1) {}
+
+  CrossDeviceOps& cross_device_ops() override { return cross_device_ops_; }
+  Team& team() override { return *this; }
+
+  void meet(ReplicaContext&, MeetingRequest& request) override {
+    MeetingRequest* requests[] = {&request};
+    const internal::FrameScope cross(this, nullptr);
+    request.complete(requests);
+  }
+
+ private:
+  void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override {
+    const internal::FrameScope frame(this, &replica_context(0));
+    fn(replica_context(0));
+  }
+
+  int size() const override { return 1; }
+  void parallel_for(int64_t count, FunctionRef<void(int64_t)> body) override {
+    for (int64_t i = 0; i < count; ++i) body(i);
+  }
+
+  HostAllReduce cross_device_ops_;
+};
+
+}  // namespace
+
+const std::shared_ptr<StrategyExtended>& default_strategy_extended() {
+  // Never destroyed: threads may ask for it while the process exits.
+  static const auto* const instance =
+      new std::shared_ptr<StrategyExtended>(std::make_shared<DefaultExtended>());
+  return *instance;
+}
+
+}  // namespace tutti

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/internal/context_checks.h"
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/strategy_extended.h"
+#include "tutti/values/internal/context_frame.h"
+
+namespace tutti::internal {
+
+StrategyExtended* current_strategy() {
+  const ContextFrame* frame = current_frame();
+  return frame == nullptr ? nullptr : static_cast<StrategyExtended*>(frame->host);
+}
+
+void check_same_strategy(const StrategyExtended& strategy, const char* function) {
+  const StrategyExtended* current = current_strategy();
+  if (current == nullptr || current == &strategy) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              message("Strategy::", function, ": mixing different strategies: ",
+                      strategy.describe(), " is not ", current->describe(),
+                      current->describe() == strategy.describe() ? " (another object)" : "",
+                      ", whose scope or run this thread is in. Leave it first."));
+}
+
+void check_cross_replica(const StrategyExtended& strategy, const char* function,
+                         const char* instead) {
+  const ContextFrame* frame = current_frame();
+  if (frame != nullptr && frame->replica != nullptr) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                message("Strategy::", function, ": called inside replica ",
+                        frame->replica->replica_id_in_sync_group(), " of ",
+                        static_cast<StrategyExtended*>(frame->host)->describe(),
+                        ", but it requires cross-replica context. Use get_replica_context()->",
+                        instead, " there."));
+  }
+  check_same_strategy(strategy, function);
+}
+
+}  // namespace tutti::internal

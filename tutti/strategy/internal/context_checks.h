@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether a call is allowed where it is made.
+
+#pragma once
+
+namespace tutti {
+
+class StrategyExtended;
+
+namespace internal {
+
+/// The strategy of this thread's innermost context, or null outside of any.
+StrategyExtended* current_strategy();
+
+/// Throws kFailedPrecondition when the calling thread works for a replica, or for
+/// another strategy. `function` is a member of Strategy; `instead` is what to
+/// call on the replica's context.
+void check_cross_replica(const StrategyExtended& strategy, const char* function,
+                         const char* instead);
+
+/// The same when only another strategy's context is wrong.
+void check_same_strategy(const StrategyExtended& strategy, const char* function);
+
+}  // namespace internal
+}  // namespace tutti

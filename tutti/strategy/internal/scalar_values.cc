@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/internal/scalar_values.h"
+
+#include <span>
+#include <type_traits>
+
+#include <ATen/ops/cat.h>
+
+#include "tutti/collectives/reduction_tree.h"
+
+namespace tutti::internal {
+namespace {
+
+template <class T>
+T combine_scalars(ReduceOp op, T a, T b) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return a < b || a != a ? a : b;
+    case ReduceOp::kMax:
+      return a > b || a != a ? a : b;
+    case ReduceOp::kProduct:
+      return static_cast<T>(a * b);
+    default:
+      return static_cast<T>(a + b);
+  }
+}
+
+}  // namespace
+
+void reduce_scalars(ReduceOp op, const std::vector<Leaf>& column, const Leaf& result) {
+  visit_scalar(column[0], [&](auto& first) {
+    using T = std::remove_reference_t<decltype(first)>;
+    if constexpr (!std::is_same_v<T, bool>) {
+      // Unsigned arithmetic wraps where signed would be undefined.
+      using U = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
+                                            std::type_identity<T>>::type;
+      const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
+      std::vector<T> values;
+      for (const Leaf& leaf : column) values.push_back(*static_cast<T*>(leaf.data));
+      T reduced = reduce_tree_scalars(std::span(values), [&](T a, T b) {
+        return ordered ? combine_scalars(op, a, b)
+                       : static_cast<T>(combine_scalars(op, static_cast<U>(a), static_cast<U>(b)));
+      });
+      if (op == ReduceOp::kMean) reduced = static_cast<T>(reduced / static_cast<T>(column.size()));
+      *static_cast<T*>(result.data) = reduced;
+    }
+  });
+}
+
+IndexedSlices concatenate(ReduceOp op, const std::vector<const IndexedSlices*>& parts) {
+  std::vector<at::Tensor> values;
+  std::vector<at::Tensor> indices;
+  for (const IndexedSlices* part : parts) {
+    values.push_back(part->values().detach().to(parts[0]->values().device()));
+    indices.push_back(part->indices().to(parts[0]->indices().options()));
+  }
+  at::Tensor all = at::cat(values, 0);
+  if (op == ReduceOp::kMean) all = all.div(static_cast<double>(parts.size()));
+  return {all, at::cat(indices, 0), parts[0]->dense_shape()};
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reductions of leaves that are no dense tensors.
+
+#pragma once
+
+#include <vector>
+
+#include "tutti/nest/leaf.h"
+#include "tutti/values/reduce_op.h"
+
+namespace tutti::internal {
+
+/// Reduces C++ numbers, one per replica, by the canonical tree into `result`.
+void reduce_scalars(ReduceOp op, const std::vector<Leaf>& column, const Leaf& result);
+
+/// All slices in replica order; kMean divides the values by their number.
+IndexedSlices concatenate(ReduceOp op, const std::vector<const IndexedSlices*>& parts);
+
+}  // namespace tutti::internal

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The base of strategies whose replicas are threads of this process.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/strategy/replica_runner.h"
+#include "tutti/strategy/strategy_extended.h"
+
+namespace tutti {
+
+/// One replica per device; values are combined by `cross_device_ops`
+/// (HostAllReduce when null).
+class LocalExtended : public StrategyExtended {
+ public:
+  LocalExtended(std::string name, std::vector<DeviceSpec> devices,
+                std::shared_ptr<CrossDeviceOps> cross_device_ops,
+                const ReplicaRunnerOptions& options);
+
+  CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
+  Team& team() override { return runner_; }
+  int threads_per_replica() const { return runner_.threads_per_replica(); }
+
+  void meet(ReplicaContext& context, MeetingRequest& request) override {
+    runner_.meet(context.local_replica_id(), request);
+  }
+
+ private:
+  void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override { runner_.run(fn); }
+
+  std::shared_ptr<CrossDeviceOps> cross_device_ops_;
+  ReplicaRunner runner_;
+};
+
+}  // namespace tutti

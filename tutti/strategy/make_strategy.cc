@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/make_strategy.h"
+
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/default_strategy.h"
+#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/one_device_strategy.h"
+
+namespace tutti {
+namespace {
+
+[[noreturn]] void refuse(const std::string& reason) {
+  throw Error(ErrorCode::kInvalidArgument, message("make_strategy: ", reason));
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    throw Error(ErrorCode::kNotFound, message("make_strategy: cannot read the file \"", path,
+                                              "\" given by "
+                                              "--strategy-config."));
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::string> split_devices(const std::string& text) {
+  std::vector<std::string> devices;
+  std::istringstream in(text);
+  for (std::string device; std::getline(in, device, ',');) devices.push_back(device);
+  return devices;
+}
+
+int parse_count(const std::string& flag, const std::string& text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    refuse(message(flag, " is \"", text, "\"; it must be a number from 0 (automatic) up."));
+  }
+  return value;
+}
+
+// The flags found, by name; takes them out of argv.
+std::map<std::string, std::string> take_flags(int& argc, char** argv) {
+  static const char* const kNames[] = {"--strategy", "--devices", "--threads-per-replica",
+                                       "--concurrent-replicas", "--strategy-config"};
+  std::map<std::string, std::string> found;
+  int kept = argc > 0 ? 1 : 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    bool ours = false;
+    for (const char* known : kNames) ours = ours || name == known;
+    if (!ours) {
+      argv[kept++] = argv[i];
+      continue;
+    }
+    if (found.count(name) != 0) refuse(message(name, " is given twice."));
+    if (equals != std::string::npos) {
+      found[name] = argument.substr(equals + 1);
+    } else if (i + 1 < argc) {
+      found[name] = argv[++i];
+    } else {
+      refuse(message(name, " needs a value, e.g. ", name, "=...\n", strategy_flags_help()));
+    }
+  }
+  if (argc > 0) argv[kept] = nullptr;
+  argc = kept;
+  return found;
+}
+
+}  // namespace
+
+StrategyConfig StrategyConfig::from_json(std::string_view text) {
+  StrategyConfig config;
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    if (!json.is_object()) refuse("the configuration is no JSON object {...}.");
+    for (const auto& [key, value] : json.items()) {
+      if (key == "strategy") {
+        config.strategy = value.get<std::string>();
+      } else if (key == "devices") {
+        config.devices = value.get<std::vector<std::string>>();
+      } else if (key == "threads_per_replica") {
+        config.threads_per_replica = value.get<int>();
+      } else if (key == "concurrent_replicas") {
+        config.concurrent_replicas = value.get<int>();
+      } else {
+        refuse(message("unknown key \"", key,
+                       "\"; known are strategy, devices, "
+                       "threads_per_replica, concurrent_replicas."));
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    refuse(message("the configuration is not as expected: ", error.what()));
+  }
+  return config;
+}
+
+StrategyConfig parse_strategy_flags(int& argc, char** argv) {
+  const auto flags = take_flags(argc, argv);
+  const auto flag = [&flags](const char* name) -> std::optional<std::string> {
+    const auto found = flags.find(name);
+    if (found == flags.end()) return std::nullopt;
+    return found->second;
+  };
+  StrategyConfig config;
+  if (const auto path = flag("--strategy-config")) {
+    config = StrategyConfig::from_json(read_file(*path));
+  }
+  if (const auto name = flag("--strategy")) config.strategy = *name;
+  if (const auto devices = flag("--devices")) config.devices = split_devices(*devices);
+  if (const auto count = flag("--threads-per-replica")) {
+    config.threads_per_replica = parse_count("--threads-per-replica", *count);
+  }
+  if (const auto count = flag("--concurrent-replicas")) {
+    config.concurrent_replicas = parse_count("--concurrent-replicas", *count);
+  }
+  return config;
+}
+
+Strategy make_strategy(const StrategyConfig& config) {
+  if (config.strategy == "mirrored") {
+    return MirroredStrategy(config.devices,
+                            {.runner = {.threads_per_replica = config.threads_per_replica,
+                                        .concurrent_replicas = config.concurrent_replicas}});
+  }
+  if (config.strategy == "one_device") {
+    if (config.devices.size() > 1) {
+      refuse(message("one_device takes one device, not ", config.devices.size(),
+                     "; use mirrored for several."));
+    }
+    return OneDeviceStrategy(config.devices.empty() ? "CPU:0" : config.devices[0],
+                             {.threads_per_replica = config.threads_per_replica});
+  }
+  if (config.strategy == "default") {
+    if (!config.devices.empty()) refuse("the default strategy takes no devices.");
+    return Strategy(default_strategy_extended());
+  }
+  refuse(message("unknown strategy \"", config.strategy,
+                 "\"; known are mirrored, one_device, default."));
+}
+
+Strategy make_strategy(int& argc, char** argv) {
+  return make_strategy(parse_strategy_flags(argc, argv));
+}
+
+const char* strategy_flags_help() {
+  return "  --strategy=NAME           mirrored (default), one_device or default\n"
+         "  --devices=LIST            e.g. CPU:0,CPU:1 or GPU:0; empty: all GPUs, else all CPUs\n"
+         "  --threads-per-replica=N   0: usable cores divided by replicas\n"
+         "  --concurrent-replicas=N   0: all at once; 1: one after the other\n"
+         "  --strategy-config=FILE    the same settings as JSON; flags win over it\n";
+}
+
+}  // namespace tutti

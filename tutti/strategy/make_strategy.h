@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A strategy chosen when the program starts: by flags, a JSON file, or a struct.
+
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/strategy/strategy.h"
+
+namespace tutti {
+
+/// What to make. Keys of the JSON form have the same names.
+struct StrategyConfig {
+  std::string strategy = "mirrored";  ///< "mirrored", "one_device" or "default"
+  std::vector<std::string> devices = {};
+  int threads_per_replica = 0;
+  int concurrent_replicas = 0;
+
+  /// Reads {"strategy": "mirrored", "devices": ["CPU:0", "CPU:1"], ...}. Throws
+  /// kInvalidArgument that names the key and lists the known ones.
+  static StrategyConfig from_json(std::string_view text);
+
+  bool operator==(const StrategyConfig&) const = default;
+};
+
+Strategy make_strategy(const StrategyConfig& config);
+
+/// Takes these flags out of argv and leaves all others:
+///   --strategy=mirrored|one_device|default   --devices=CPU:0,CPU:1
+///   --threads-per-replica=N   --concurrent-replicas=N   --strategy-config=FILE
+/// A flag wins over the file. "--flag value" is accepted as well.
+Strategy make_strategy(int& argc, char** argv);
+
+/// The same without making it.
+StrategyConfig parse_strategy_flags(int& argc, char** argv);
+
+/// What the flags mean, a line each: for a program's own --help.
+const char* strategy_flags_help();
+
+}  // namespace tutti

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs a function on every local replica at once, and lets the replicas meet.
+// The source file begins with the states of a meeting.
+
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/function_ref.h"
+#include "tutti/base/mutex.h"
+#include "tutti/base/thread.h"
+#include "tutti/base/wait_word.h"
+#include "tutti/collectives/cross_device_ops.h"
+#include "tutti/strategy/replica_random.h"
+#include "tutti/values/meeting.h"
+#include "tutti/values/replica_context.h"
+
+namespace tutti {
+
+namespace internal {
+class CallerState;
+}
+
+struct ReplicaRunnerOptions {
+  /// Threads LibTorch and BLAS use inside each replica; 0 means the usable cores
+  /// divided by the local replicas, at least 1. Part of what decides the bits.
+  int threads_per_replica = 0;
+
+  /// How many replicas run at the same time; 0 means all. With 1 the replicas
+  /// take turns: handy in a debugger, and it gives the same bits.
+  int concurrent_replicas = 0;
+
+  /// A replica that waits this long for others logs where every replica is.
+  std::chrono::milliseconds meeting_warning{5'000};
+
+  /// A replica that waits this long for others fails with kDeadlineExceeded.
+  std::chrono::milliseconds meeting_timeout{600'000};
+};
+
+/// Replica 0 runs on the thread that calls run(), the others on persistent named
+/// threads. Thread-safe: callers of run() take turns.
+class ReplicaRunner final : public Team {
+ public:
+  /// `host` and `contexts` (local ids 0, 1, ...) outlive the runner. `who` is the
+  /// strategy's name, for messages. Throws kInvalidArgument for bad options.
+  ReplicaRunner(std::string who, ReplicaHost& host, std::vector<ReplicaContext*> contexts,
+                const ReplicaRunnerOptions& options = {});
+
+  /// Must not be called during run().
+  ~ReplicaRunner() override;
+
+  /// Calls fn once for each replica and returns when all calls have ended. If
+  /// some throw, the others are released at their next meeting point, and the
+  /// exception of the lowest replica that was not just released is rethrown.
+  void run(FunctionRef<void(ReplicaContext&)> fn);
+
+  /// Waits until all replicas have come with a request; the last to arrive
+  /// completes them. Only for the thread that runs `replica`, or for one that
+  /// entered its context. Throws on all replicas when the requests differ.
+  void meet(int replica, MeetingRequest& request);
+
+  int size() const override { return static_cast<int>(replicas_.size()); }
+
+  /// Inside MeetingRequest::complete, shares the work with the replicas that
+  /// wait; anywhere else the caller does it all.
+  void parallel_for(int64_t count, FunctionRef<void(int64_t)> body) override;
+
+  int threads_per_replica() const { return threads_; }
+
+ private:
+  enum class State : int { kIdle, kRunning, kWaiting, kFinished };
+
+  // One replica; on cache lines of its own. What others read while it runs is
+  // atomic and made of literals.
+  struct alignas(64) Replica {
+    ReplicaContext* context = nullptr;
+    MeetingRequest* request = nullptr;
+    std::exception_ptr error;
+    std::optional<ReplicaRandom> random;
+    std::atomic<State> state{State::kIdle};
+    std::atomic<bool> in_meeting{false};
+    std::atomic<int> meetings{0};  // since run() began
+    std::atomic<const char*> last_call{nullptr};
+    std::atomic<const char*> last_file{nullptr};
+    std::atomic<int> last_line{0};
+    alignas(64) std::atomic<int64_t> work_left{0};  // of this replica's part of a parallel_for
+    int64_t work_end = 0;
+  };
+
+  void take_turn();
+  void end_turn();
+  void thread_body(int replica);
+  void run_replica(int replica);
+  void call_function(int replica);
+  void finish(int replica);
+  void wait_for_others();
+  void rethrow_first_error();
+
+  void wait_in_meeting(int replica, uint32_t generation, uint32_t seen,
+                       const MeetingRequest& request);
+  void complete_meeting(int replica, uint64_t finished);
+  void check_agreement() const;
+  void on_deadline(int replica, const MeetingRequest& request, std::chrono::milliseconds limit);
+
+  bool poison(std::exception_ptr error);
+  [[noreturn]] void throw_poison();
+  std::string where_replicas_are() const;
+  WaitMode wait_mode() const;
+
+  void acquire_permit();
+  void release_permit();
+  void help(int replica);
+
+  const std::string who_;
+  ReplicaHost& host_;
+  const ReplicaRunnerOptions options_;
+  const int threads_;
+  const int concurrent_;
+  const unsigned fork_count_;
+  std::vector<Replica> replicas_;
+
+  // One run.
+  std::atomic<bool> busy_{false};
+  WaitWord turn_;
+  WaitWord go_;
+  std::atomic<bool> stopping_{false};
+  FunctionRef<void(ReplicaContext&)> fn_;
+  const internal::CallerState* caller_ = nullptr;
+  WaitWord all_finished_;
+  std::atomic<int> permits_{0};
+  WaitWord permit_released_;
+
+  // One meeting: who has arrived and finished, and what changed last.
+  alignas(64) std::atomic<uint64_t> tally_{0};
+  alignas(64) WaitWord signal_;
+  std::atomic<uint32_t> generation_{0};
+  std::atomic<uint32_t> failed_generation_{~uint32_t{0}};
+  Mutex poison_mutex_;
+  std::exception_ptr poison_error_ TUTTI_GUARDED_BY(poison_mutex_);
+
+  // Work shared during a meeting.
+  std::atomic<bool> completing_{false};
+  int completer_ = 0;  // the replica that completes the meeting
+  FunctionRef<void(int64_t)> body_;
+  alignas(64) std::atomic<int64_t> unfinished_{0};
+  WaitWord work_done_;
+  Mutex work_mutex_;
+  std::exception_ptr work_error_ TUTTI_GUARDED_BY(work_mutex_);
+
+  std::vector<std::unique_ptr<Thread>> threads_of_replicas_;  // last: they use all the above
+};
+
+}  // namespace tutti

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/strategy.h"
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/default_strategy.h"
+#include "tutti/strategy/internal/context_checks.h"
+
+namespace tutti {
+namespace {
+
+// The strategy set without a scope, below all scopes of the thread.
+struct SetStrategy {
+  std::shared_ptr<StrategyExtended> strategy;
+  std::optional<internal::FrameScope> frame;
+};
+
+thread_local SetStrategy set_on_this_thread;
+
+bool is_default(const StrategyExtended& extended) {
+  return &extended == default_strategy_extended().get();
+}
+
+}  // namespace
+
+Strategy::Strategy(std::shared_ptr<StrategyExtended> extended) : extended_(std::move(extended)) {
+  if (extended_ == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument, "Strategy: the StrategyExtended is null.");
+  }
+}
+
+Scope Strategy::scope() const { return Scope(*this); }
+
+Scope::Scope(Strategy strategy) : strategy_(std::move(strategy)) {
+  StrategyExtended& extended = strategy_.extended();
+  internal::check_cross_replica(extended, "scope", "merge_call()");
+  // The default strategy is current wherever no other one is.
+  if (!is_default(extended)) frame_.emplace(&extended, nullptr);
+}
+
+Strategy get_strategy() {
+  StrategyExtended* current = internal::current_strategy();
+  if (current == nullptr) return Strategy(default_strategy_extended());
+  return Strategy(current->shared_from_this());
+}
+
+bool has_strategy() {
+  const StrategyExtended* current = internal::current_strategy();
+  return current != nullptr && !is_default(*current);
+}
+
+bool in_cross_replica_context() {
+  const internal::ContextFrame* frame = internal::current_frame();
+  return frame != nullptr && frame->replica == nullptr;
+}
+
+ReplicaContext* get_replica_context() {
+  const internal::ContextFrame* frame = internal::current_frame();
+  if (frame != nullptr) return frame->replica;
+  return &default_strategy_extended()->replica_context(0);
+}
+
+void set_strategy(std::optional<Strategy> strategy) {
+  SetStrategy& set = set_on_this_thread;
+  const internal::ContextFrame* frame = internal::current_frame();
+  const bool inside = set.frame ? frame->previous != nullptr : frame != nullptr;
+  if (inside) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                message("set_strategy: must not be called inside the scope or run of ",
+                        internal::current_strategy()->describe(), ". Leave it first."));
+  }
+  set.frame.reset();
+  set.strategy.reset();
+  if (!strategy || is_default(strategy->extended())) return;
+  set.strategy = strategy->extended().shared_from_this();
+  set.frame.emplace(set.strategy.get(), nullptr);
+}
+
+Strategy ReplicaContext::strategy() const {
+  return Strategy(static_cast<StrategyExtended*>(host_)->shared_from_this());
+}
+
+}  // namespace tutti

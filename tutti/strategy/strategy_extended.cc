@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/strategy_extended.h"
+
+#include <utility>
+
+#include <ATen/ops/cat.h>
+
+#include "tutti/base/error.h"
+#include "tutti/device/device_scope.h"
+#include "tutti/strategy/internal/context_checks.h"
+
+namespace tutti {
+
+StrategyExtended::StrategyExtended(std::string name, std::vector<DeviceSpec> devices,
+                                   int first_replica_id, int num_replicas)
+    : name_(std::move(name)), devices_(std::move(devices)), num_replicas_(num_replicas) {
+  if (devices_.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, message(name_, ": the list of devices is empty."));
+  }
+  const auto local = static_cast<int>(devices_.size());
+  if (first_replica_id < 0 || first_replica_id + local > num_replicas) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        message(name_, ": replicas ", first_replica_id, " to ", first_replica_id + local - 1,
+                " do not lie among ", num_replicas, " replicas."));
+  }
+  for (int i = 0; i < local; ++i) {
+    contexts_.push_back(std::make_unique<ReplicaContext>(
+        *this, first_replica_id + i, i, num_replicas, devices_[static_cast<size_t>(i)]));
+  }
+}
+
+std::string StrategyExtended::describe() const {
+  std::string text = name_ + "(";
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + devices_[i].short_name();
+  }
+  return text + ")";
+}
+
+ReplicaContext& StrategyExtended::replica_context(int local_replica) const {
+  if (local_replica < 0 || local_replica >= num_local_replicas()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message(name_, "::replica_context: there is no local replica ", local_replica,
+                        "; there are ", num_local_replicas(), "."));
+  }
+  return *contexts_[static_cast<size_t>(local_replica)];
+}
+
+std::vector<ReplicaContext*> StrategyExtended::contexts() const {
+  std::vector<ReplicaContext*> pointers;
+  for (const auto& context : contexts_) pointers.push_back(context.get());
+  return pointers;
+}
+
+void StrategyExtended::call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) {
+  internal::check_cross_replica(*this, "run", "merge_call()");
+  do_call_for_each_replica(fn);
+}
+
+at::Tensor StrategyExtended::reduce(ReduceOp op, const PerReplica<at::Tensor>& value) {
+  return do_reduce(op, value);
+}
+
+at::Tensor StrategyExtended::gather(const PerReplica<at::Tensor>& value, int64_t axis) {
+  return do_gather(value, axis);
+}
+
+at::Tensor StrategyExtended::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value) {
+  return cross_device_ops().reduce(op, value);
+}
+
+at::Tensor StrategyExtended::do_gather(const PerReplica<at::Tensor>& value, int64_t axis) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : value) parts.push_back(part.detach().to(value[0].device()));
+  return at::cat(parts, axis);
+}
+
+}  // namespace tutti

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which strategy and replica the calling thread works for: a stack of frames,
+// one for each scope, run or merge it is in.
+
+#pragma once
+
+namespace tutti {
+
+class ReplicaContext;
+class ReplicaHost;
+
+namespace internal {
+
+/// A frame without a replica is a cross-replica context.
+struct ContextFrame {
+  ReplicaHost* host = nullptr;
+  ReplicaContext* replica = nullptr;
+  const ContextFrame* previous = nullptr;
+};
+
+/// The innermost frame of this thread, or null outside of any.
+const ContextFrame* current_frame();
+
+/// The local id of the replica this thread works for, or -1.
+int current_local_replica();
+
+/// Pushes a frame for the life of the object, which must be on the stack.
+class FrameScope {
+ public:
+  FrameScope(ReplicaHost* host, ReplicaContext* replica);
+  ~FrameScope();
+
+  FrameScope(const FrameScope&) = delete;
+  FrameScope& operator=(const FrameScope&) = delete;
+  void* operator new(unsigned long) = delete;
+
+ private:
+  ContextFrame frame_;
+};
+
+}  // namespace internal
+}  // namespace tutti

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/values/replica_context.h"
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace internal {
+namespace {
+
+thread_local const ContextFrame* innermost_frame = nullptr;
+
+}  // namespace
+
+const ContextFrame* current_frame() { return innermost_frame; }
+
+int current_local_replica() {
+  const ContextFrame* frame = innermost_frame;
+  return frame != nullptr && frame->replica != nullptr ? frame->replica->local_replica_id() : -1;
+}
+
+FrameScope::FrameScope(ReplicaHost* host, ReplicaContext* replica)
+    : frame_{host, replica, innermost_frame} {
+  innermost_frame = &frame_;
+}
+
+FrameScope::~FrameScope() { innermost_frame = frame_.previous; }
+
+}  // namespace internal
+
+ReplicaContext::ReplicaContext(ReplicaHost& host, int replica_id, int local_id, int num_replicas,
+                               DeviceSpec device)
+    : host_(&host),
+      replica_id_(replica_id),
+      local_id_(local_id),
+      num_replicas_(num_replicas),
+      device_(std::move(device)) {}
+
+void ReplicaContext::check_current(const char* function) const {
+  const internal::ContextFrame* frame = internal::current_frame();
+  if (frame != nullptr && frame->replica == this) return;
+  const std::string where = frame == nullptr ? std::string("outside Strategy::run")
+                            : frame->replica == nullptr
+                                ? std::string("in cross-replica context")
+                                : message("in replica ", frame->replica->replica_id_,
+                                          frame->host == host_ ? "" : " of another strategy");
+  throw Error(ErrorCode::kFailedPrecondition,
+              message("ReplicaContext::", function, ": this is the context of replica ",
+                      replica_id_, ", but the calling thread is ", where,
+                      ". Call it inside Strategy::run on get_replica_context(); a thread of your "
+                      "own first calls enter() on the context."));
+}
+
+}  // namespace tutti

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a function that runs on a replica can ask: who am I, and the operations
+// that all replicas do together. get_replica_context() in strategy/strategy.h
+// returns the one of the calling thread. ReplicaHost is what a strategy fills
+// in: the one place where control flows from this layer up.
+
+#pragma once
+
+#include <concepts>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include "tutti/base/call_site.h"
+#include "tutti/device/device_spec.h"
+#include "tutti/nest/nest.h"
+#include "tutti/values/communication_options.h"
+#include "tutti/values/internal/context_frame.h"
+#include "tutti/values/meeting.h"
+#include "tutti/values/mirrored.h"
+#include "tutti/values/per_replica.h"
+#include "tutti/values/reduce_op.h"
+
+namespace tutti {
+
+class Strategy;
+
+/// The operations of a replica, as its strategy does them.
+class ReplicaHost {
+ public:
+  virtual ~ReplicaHost() = default;
+
+  /// Waits until every replica has come with a request, and completes them.
+  virtual void meet(ReplicaContext& context, MeetingRequest& request) = 0;
+
+  /// Replaces each leaf by its reduction over all replicas.
+  virtual void all_reduce(ReplicaContext& context, ReduceOp op, LeafList leaves,
+                          std::string structure, const CommunicationOptions& options,
+                          CallSite site) = 0;
+
+  /// The same into the memory of the tensors given; not differentiable.
+  virtual void all_reduce_in_place(ReplicaContext& context, ReduceOp op, LeafList leaves,
+                                   std::string structure, const CommunicationOptions& options,
+                                   CallSite site) = 0;
+
+  /// Replaces each leaf by the concatenation over all replicas along `axis`.
+  virtual void all_gather(ReplicaContext& context, LeafList leaves, std::string structure,
+                          int64_t axis, const CommunicationOptions& options, CallSite site) = 0;
+};
+
+/// One per replica; lives as long as its strategy.
+///
+/// merge_call, all_reduce and all_gather are meeting points: every replica must
+/// make the same calls in the same order. Calls that differ are found at once
+/// and reported on every replica. They may be called only from the function
+/// that runs on this replica, or from a thread that has called enter().
+class ReplicaContext {
+ public:
+  /// `host` outlives the context.
+  ReplicaContext(ReplicaHost& host, int replica_id, int local_id, int num_replicas,
+                 DeviceSpec device);
+
+  ReplicaContext(const ReplicaContext&) = delete;
+  ReplicaContext& operator=(const ReplicaContext&) = delete;
+
+  /// 0 ... num_replicas_in_sync() - 1, over all workers.
+  int replica_id_in_sync_group() const { return replica_id_; }
+  int num_replicas_in_sync() const { return num_replicas_; }
+  const DeviceSpec& device() const { return device_; }
+  Strategy strategy() const;
+
+  /// Calls fn(strategy, PerReplica<A>...) once, in cross-replica context, with
+  /// the arguments of all replicas. A PerReplica or Mirrored result is handed
+  /// out component by component, any other is copied to every replica.
+  template <class F, class... A>
+  auto merge_call(const F& fn, const A&... args);
+
+  /// The reduction of `value` over all replicas, on every replica. Dense tensors
+  /// must have equal shapes; IndexedSlices are concatenated. Differentiable for
+  /// kSum and kMean: the gradient is reduced in the same way.
+  template <class T>
+  T all_reduce(ReduceOp op, const T& value, const CommunicationOptions& options = {},
+               CallSite site = CallSite::current());
+
+  /// all_reduce into the memory of `value`: nothing is allocated. Tensors must
+  /// be dense, contiguous, and not require a gradient.
+  template <class T>
+  void all_reduce_(ReduceOp op, T& value, const CommunicationOptions& options = {},
+                   CallSite site = CallSite::current());
+
+  /// The tensors of all replicas, concatenated along `axis` in replica order;
+  /// sizes may differ along `axis` only. Differentiable.
+  template <class T>
+  T all_gather(const T& value, int64_t axis, const CommunicationOptions& options = {},
+               CallSite site = CallSite::current());
+
+  /// Makes this the context of the calling thread while the result lives: for
+  /// threads that a replica's function starts.
+  [[nodiscard]] internal::FrameScope enter() { return {host_, this}; }
+
+  /// Position among the replicas of this process.
+  int local_replica_id() const { return local_id_; }
+
+ private:
+  // Throws kFailedPrecondition unless this is the calling thread's context.
+  void check_current(const char* function) const;
+
+  ReplicaHost* host_;
+  int replica_id_;
+  int local_id_;
+  int num_replicas_;
+  DeviceSpec device_;
+};
+
+namespace internal {
+
+template <class T>
+struct handed_out {
+  using type = T;
+  static const T& select(const T& value, size_t) { return value; }
+};
+template <class T>
+struct handed_out<PerReplica<T>> {
+  using type = T;
+  static T select(PerReplica<T>& value, size_t i) { return std::move(value[i]); }
+};
+template <class T>
+struct handed_out<Mirrored<T>> {
+  using type = T;
+  static const T& select(const Mirrored<T>& value, size_t i) { return value[i]; }
+};
+template <>
+struct handed_out<void> {
+  using type = void;
+};
+
+// ReplicaContext, but looked at only when F is known: Strategy is incomplete here.
+template <class>
+struct context_for {
+  using type = const ReplicaContext;
+};
+
+template <class F, class... A>
+class MergeRequest final : public MeetingRequest {
+ public:
+  using Returned = std::decay_t<std::invoke_result_t<const F&, Strategy, PerReplica<A>...>>;
+  using Result = typename handed_out<Returned>::type;
+
+  MergeRequest(const ReplicaContext& context, const F& fn, const A&... args)
+      : MeetingRequest("merge_call", {}, Completer::kFirst),
+        context_(context),
+        fn_(fn),
+        args_(args...) {}
+
+  std::string describe() const override { return "merge_call of " + type_name(typeid(F)); }
+
+  void complete(std::span<MeetingRequest* const> requests) override {
+    complete(requests, std::index_sequence_for<A...>{});
+  }
+
+  std::conditional_t<std::is_void_v<Result>, char, std::optional<Result>> result{};
+
+ private:
+  template <size_t... I>
+  void complete(std::span<MeetingRequest* const> requests, std::index_sequence<I...>) {
+    if constexpr (std::is_void_v<Result>) {
+      fn_(context_.strategy(), collect<I>(requests)...);
+    } else {
+      Returned returned = fn_(context_.strategy(), collect<I>(requests)...);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        static_cast<MergeRequest*>(requests[i])
+            ->result.emplace(handed_out<Returned>::select(returned, i));
+      }
+    }
+  }
+
+  template <size_t I>
+  static auto collect(std::span<MeetingRequest* const> requests) {
+    using T = std::tuple_element_t<I, std::tuple<A...>>;
+    Slots<T> slots(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      slots[i].emplace(std::get<I>(static_cast<MergeRequest*>(requests[i])->args_));
+    }
+    return PerReplica<T>(std::move(slots));
+  }
+
+  typename context_for<F>::type& context_;
+  const F& fn_;
+  std::tuple<const A&...> args_;
+};
+
+}  // namespace internal
+
+template <class F, class... A>
+auto ReplicaContext::merge_call(const F& fn, const A&... args) {
+  constexpr bool callable = std::is_invocable_v<const F&, Strategy, PerReplica<A>...>;
+  static_assert(
+      callable,
+      "ReplicaContext::merge_call: fn cannot be called with (Strategy, PerReplica<A>...), "
+      "one PerReplica for each further argument of merge_call; a `mutable` lambda is not "
+      "accepted");
+  if constexpr (callable) {
+    check_current("merge_call");
+    internal::MergeRequest<F, A...> request(*this, fn, args...);
+    host_->meet(*this, request);
+    if constexpr (!std::is_void_v<typename decltype(request)::Result>) {
+      return std::move(*request.result);
+    }
+  }
+}
+
+template <class T>
+T ReplicaContext::all_reduce(ReduceOp op, const T& value, const CommunicationOptions& options,
+                             CallSite site) {
+  static_assert(Nest<T>,
+                "ReplicaContext::all_reduce: the value is no nest (tensor, IndexedSlices, "
+                "arithmetic type, or tuple, pair, array, vector, optional, string-keyed map or "
+                "plain struct of those; a struct has 1-16 fields and no base class, C array, "
+                "bit-field, const or reference field)");
+  if constexpr (Nest<T>) {
+    check_current("all_reduce");
+    T result = value;
+    host_->all_reduce(*this, op, leaves_of(result), structure_of(value), options, site);
+    return result;
+  }
+}
+
+template <class T>
+void ReplicaContext::all_reduce_(ReduceOp op, T& value, const CommunicationOptions& options,
+                                 CallSite site) {
+  static_assert(Nest<T>, "ReplicaContext::all_reduce_: the value is no nest of tensors");
+  if constexpr (Nest<T>) {
+    check_current("all_reduce_");
+    host_->all_reduce_in_place(*this, op, leaves_of(value), structure_of(value), options, site);
+  }
+}
+
+template <class T>
+T ReplicaContext::all_gather(const T& value, int64_t axis, const CommunicationOptions& options,
+                             CallSite site) {
+  static_assert(Nest<T>, "ReplicaContext::all_gather: the value is no nest of tensors");
+  if constexpr (Nest<T>) {
+    check_current("all_gather");
+    T result = value;
+    host_->all_gather(*this, leaves_of(result), structure_of(value), axis, options, site);
+    return result;
+  }
+}
+
+}  // namespace tutti
