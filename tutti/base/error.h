@@ -44,7 +44,7 @@ class Error : public std::runtime_error {
 template <class... Parts>
 std::string message(const Parts&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  ((out << parts), ...);
   return out.str();
 }
 

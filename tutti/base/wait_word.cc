@@ -35,10 +35,19 @@ long futex(const std::atomic<uint32_t>* word, int operation, uint32_t value,
 
 }  // namespace
 
-void WaitWord::bump() {
-  // Both sides use sequential consistency: either the waiter sees the new value
-  // or this thread sees the sleeper.
-  value_.fetch_add(1, std::memory_order_seq_cst);
+void WaitWord::bump(uint32_t delta) {
+  value_.fetch_add(delta, std::memory_order_seq_cst);
+  wake();
+}
+
+void WaitWord::flip(uint32_t bits) {
+  value_.fetch_xor(bits, std::memory_order_seq_cst);
+  wake();
+}
+
+// Both sides use sequential consistency: either the waiter sees the new value or
+// this thread sees the sleeper.
+void WaitWord::wake() const {
   if (sleepers_.load(std::memory_order_seq_cst) != 0) {
     futex(&value_, FUTEX_WAKE, INT_MAX, nullptr);
   }

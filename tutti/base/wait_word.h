@@ -27,8 +27,11 @@ class WaitWord {
  public:
   uint32_t load() const { return value_.load(std::memory_order_acquire); }
 
-  /// Adds one and wakes every waiter.
-  void bump();
+  /// Adds to the word and wakes every waiter.
+  void bump(uint32_t delta = 1);
+
+  /// Flips bits of the word and wakes every waiter.
+  void flip(uint32_t bits);
 
   /// Returns when the word differs from `seen` (true), or after a short while (false).
   bool poll(uint32_t seen, WaitMode mode) const;
@@ -42,6 +45,8 @@ class WaitWord {
   }
 
  private:
+  void wake() const;
+
   std::atomic<uint32_t> value_{0};
   mutable std::atomic<uint32_t> sleepers_{0};
 };

@@ -38,14 +38,14 @@ at::Tensor CrossDeviceOps::reduce(ReduceOp op, const PerReplica<at::Tensor>& val
   return do_reduce(op, value, options);
 }
 
-void CrossDeviceOps::all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options,
-                                Team& team) {
+void CrossDeviceOps::all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options) {
   options.validate();
-  do_all_reduce(batch, options, team);
+  do_all_reduce(batch, options);
 }
 
-void CrossDeviceOps::do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options,
-                                   Team&) {
+void CrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
+                                   const CommunicationOptions& options) {
+  if (batch.member() != 0) return;
   for (size_t t = 0; t < batch.tensors(); ++t) {
     std::vector<at::Tensor> components;
     for (size_t r = 0; r < batch.replicas(); ++r) components.push_back(batch.input(r, t));

@@ -2,10 +2,11 @@
 //
 // How values are combined between the devices of this process. A strategy takes
 // an implementation as an option; write your own by overriding do_reduce, and
-// do_all_reduce if it can use the threads of the replicas.
+// do_all_reduce if the threads of the replicas can share the work.
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,22 +22,9 @@
 
 namespace tutti {
 
-/// The threads of all local replicas, gathered at a meeting point. One of them
-/// calls parallel_for; those that wait help.
-class Team {
- public:
-  virtual ~Team() = default;
-
-  virtual int size() const = 0;
-
-  /// Calls body(0) ... body(count - 1), each once, and returns when all are done.
-  /// Member k of the team begins with the k-th part of the range, so that the
-  /// same memory is touched by the same core each time; who is done helps others.
-  virtual void parallel_for(int64_t count, FunctionRef<void(int64_t)> body) = 0;
-};
-
-/// Tensors to reduce over all local replicas. Inputs at one position have equal
-/// shapes and dtypes and are contiguous; outputs are allocated, and may be the inputs.
+/// Tensors to reduce over all local replicas, as one member of the team that does
+/// it sees them. Inputs at one position have equal shapes and dtypes and are
+/// contiguous; outputs are allocated, and may be the inputs.
 class AllReduceBatch {
  public:
   /// Where a tensor lies.
@@ -46,16 +34,25 @@ class AllReduceBatch {
   };
   using TensorOf = FunctionRef<at::Tensor&(size_t replica, size_t tensor)>;
   using MemoryOf = FunctionRef<Memory(size_t replica, size_t tensor)>;
+  using ClaimsOf = FunctionRef<std::atomic<int64_t>&(size_t member)>;
+
+  /// The team is either one thread or the threads of all replicas.
+  struct Team {
+    size_t member = 0;
+    size_t size = 1;
+    ClaimsOf claims = {};
+  };
 
   /// `like` are tensors with the dtypes and shapes of the inputs.
   AllReduceBatch(ReduceOp op, size_t replicas, std::span<at::Tensor* const> like, TensorOf input,
-                 TensorOf output, MemoryOf memory)
+                 TensorOf output, MemoryOf memory, Team team)
       : op_(op),
         replicas_(replicas),
         like_(like),
         input_(input),
         output_(output),
-        memory_(memory) {}
+        memory_(memory),
+        team_(team) {}
 
   ReduceOp op() const { return op_; }
   size_t replicas() const { return replicas_; }
@@ -65,6 +62,14 @@ class AllReduceBatch {
   at::Tensor& output(size_t replica, size_t tensor) const { return output_(replica, tensor); }
   Memory memory(size_t replica, size_t tensor) const { return memory_(replica, tensor); }
 
+  /// Which of how many members calls.
+  size_t member() const { return team_.member; }
+  size_t members() const { return team_.size; }
+
+  /// A counter of each member, 0 at first, that members may share work by. Only
+  /// with several members.
+  std::atomic<int64_t>& claims(size_t member) const { return team_.claims(member); }
+
  private:
   ReduceOp op_;
   size_t replicas_;
@@ -72,6 +77,7 @@ class AllReduceBatch {
   TensorOf input_;
   TensorOf output_;
   MemoryOf memory_;
+  Team team_;
 };
 
 /// Stateless between calls, and thread-safe: several strategies may share one.
@@ -87,8 +93,9 @@ class CrossDeviceOps {
   at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                     const CommunicationOptions& options = {});
 
-  /// Reduces a batch into the outputs of every replica.
-  void all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options, Team& team);
+  /// Reduces a batch into the outputs of every replica. Every member of the team
+  /// calls it at the same time; the outputs are complete when all have returned.
+  void all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options);
 
   /// Memory that this implementation reduces fastest.
   Arena& arena() { return *arena_; }
@@ -97,9 +104,9 @@ class CrossDeviceOps {
   virtual at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                                const CommunicationOptions& options) = 0;
 
-  /// By default do_reduce for each tensor and a copy to every replica.
-  virtual void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options,
-                             Team& team);
+  /// Does the share of batch.member(). By default member 0 calls do_reduce for
+  /// each tensor and copies the result to every replica.
+  virtual void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options);
 
   std::shared_ptr<Arena> arena_;
 };

@@ -17,11 +17,12 @@
 namespace tutti {
 namespace {
 
-// Below this the replica that arrives last reduces alone: waking another core
-// takes longer than the work.
-constexpr int64_t kShareAboveBytes = 16 << 10;
-// One claim of work: small enough to even out, large enough not to be noticed.
+// One piece of work: small enough to even out, large enough not to be noticed.
 constexpr int64_t kChunkBytes = 256 << 10;
+constexpr int64_t kMinChunkBytes = 8 << 10;
+// From here on members that are done take chunks of others. Below it the time to
+// look for them is longer than what they could save.
+constexpr int64_t kClaimAboveBytes = 1 << 20;
 constexpr int64_t kLineBytes = 64;
 // From here on results come from the arena, whose pages are warm.
 constexpr int64_t kArenaAboveBytes = 64 << 10;
@@ -45,7 +46,6 @@ void reduce_by_operators(const AllReduceBatch& batch, size_t tensor) {
   for (size_t r = 0; r < batch.replicas(); ++r) batch.output(r, tensor).copy_(reduced);
 }
 
-// Elements [begin, end) of one tensor of the batch.
 void reduce_range(const AllReduceBatch& batch, size_t tensor, int64_t begin, int64_t end) {
   c10::SmallVector<const void*, 8> inputs;
   c10::SmallVector<void*, 8> outputs;
@@ -59,44 +59,79 @@ void reduce_range(const AllReduceBatch& batch, size_t tensor, int64_t begin, int
               std::span<void* const>(outputs.data(), outputs.size()), begin, end);
 }
 
-// Consecutive tensors of a pack, or a tensor of its own, cut into chunks.
+// One tensor of moderate size, the usual call: each member takes an equal part.
+void reduce_share(const AllReduceBatch& batch) {
+  const at::Tensor& like = batch.like(0);
+  const int64_t count = like.numel();
+  const auto members = static_cast<int64_t>(batch.members());
+  const auto me = static_cast<int64_t>(batch.member());
+  const int64_t line = kLineBytes / static_cast<int64_t>(like.element_size());
+  const int64_t part = (count / members + line) / line * line;
+  const int64_t begin = std::min(count, part * me);
+  const int64_t end = me + 1 == members ? count : std::min(count, begin + part);
+  reduce_range(batch, 0, begin, end);
+}
+
+// Consecutive tensors of a pack, or a part of one tensor, cut into chunks.
 struct Unit {
-  size_t first;  // tensors [first, last), in the reversed order of the pack
+  size_t first;  // tensors [first, last), counted from the end of the batch
   size_t last;
-  int64_t chunks;
-  int64_t chunk_elements;
+  int64_t chunk_elements;  // 0: all tensors of the unit are one chunk
   int64_t first_chunk;
 };
 
-class PackReduction {
+// Cuts a batch into chunks, the same on every member, and reduces those that fall
+// to this one. Member k begins with the k-th part, so that a core touches the same
+// memory in every step.
+class BatchReduction {
  public:
-  PackReduction(const AllReduceBatch& batch, std::span<const int64_t> bytes, int members)
-      : batch_(batch), bytes_(bytes), members_(members) {}
+  BatchReduction(const AllReduceBatch& batch, int64_t bytes_per_pack) : batch_(batch) {
+    for (size_t i = 0; i < batch_.tensors(); ++i) {
+      const size_t t = tensor(i);
+      const bool host = in_host_memory(batch_, t);
+      if (!host && batch_.member() == 0) reduce_by_operators(batch_, t);
+      bytes_.push_back(host ? static_cast<int64_t>(batch_.like(t).nbytes()) : 0);
+      total_ += bytes_.back();
+    }
+    const auto members = static_cast<int64_t>(batch_.members());
+    const int64_t chunk_bytes = std::clamp(total_ / members, kMinChunkBytes, kChunkBytes);
+    const std::span<const int64_t> bytes(bytes_.data(), bytes_.size());
+    for (size_t begin = 0; begin < bytes.size();) {
+      const size_t end = pack_end(bytes, begin, bytes_per_pack);
+      plan(begin, end, chunk_bytes);
+      begin = end;
+    }
+  }
 
-  // Tensors at reversed positions [begin, end).
-  void run(size_t begin, size_t end, Team& team) {
-    int64_t total = 0;
-    for (size_t i = begin; i < end; ++i) total += bytes_[i];
-    if (total <= kShareAboveBytes || members_ == 1) {
-      for (size_t i = begin; i < end; ++i) reduce_whole(i);
+  void run() const {
+    const size_t members = batch_.members();
+    const size_t me = batch_.member();
+    if (members == 1 || total_ <= kClaimAboveBytes) {
+      for (int64_t c = first_chunk(me); c < first_chunk(me + 1); ++c) reduce_chunk(c);
       return;
     }
-    plan(begin, end, std::clamp(total / members_, kShareAboveBytes / 2, kChunkBytes));
-    team.parallel_for(chunks_, [this](int64_t chunk) { reduce_chunk(chunk); });
+    for (size_t k = 0; k < members; ++k) {
+      const size_t part = (me + k) % members;
+      const int64_t first = first_chunk(part);
+      const int64_t count = first_chunk(part + 1) - first;
+      std::atomic<int64_t>& claimed = batch_.claims(part);
+      while (claimed.load(std::memory_order_relaxed) < count) {
+        const int64_t chunk = claimed.fetch_add(1, std::memory_order_relaxed);
+        if (chunk < count) reduce_chunk(first + chunk);
+      }
+    }
   }
 
  private:
   void plan(size_t begin, size_t end, int64_t chunk_bytes) {
-    units_.clear();
-    chunks_ = 0;
     int64_t gathered = 0;
     for (size_t i = begin; i < end; ++i) {
       if (bytes_[i] > chunk_bytes) {
         add_large(i, chunk_bytes);
         gathered = 0;
       } else if (gathered == 0 || gathered + bytes_[i] > chunk_bytes) {
-        units_.push_back({i, i + 1, 1, 0, chunks_++});
-        gathered = bytes_[i];
+        units_.push_back({i, i + 1, 0, chunks_++});
+        gathered = std::max<int64_t>(bytes_[i], 1);
       } else {
         units_.back().last = i + 1;
         gathered += bytes_[i];
@@ -110,9 +145,8 @@ class PackReduction {
     const int64_t wanted = (bytes_[i] + chunk_bytes - 1) / chunk_bytes;
     const int64_t line = kLineBytes / size;
     const int64_t elements = ((numel(i) + wanted - 1) / wanted + line - 1) / line * line;
-    const int64_t count = (numel(i) + elements - 1) / elements;
-    units_.push_back({i, i + 1, count, elements, chunks_});
-    chunks_ += count;
+    units_.push_back({i, i + 1, elements, chunks_});
+    chunks_ += (numel(i) + elements - 1) / elements;
   }
 
   void reduce_chunk(int64_t chunk) const {
@@ -121,26 +155,29 @@ class PackReduction {
                          [](int64_t value, const Unit& unit) { return value < unit.first_chunk; });
     const Unit& unit = *(after - 1);
     if (unit.chunk_elements == 0) {
-      for (size_t i = unit.first; i < unit.last; ++i) reduce_whole(i);
+      for (size_t i = unit.first; i < unit.last; ++i) reduce_range(i, 0, numel(i));
       return;
     }
     const int64_t begin = (chunk - unit.first_chunk) * unit.chunk_elements;
-    reduce_range(batch_, tensor(unit.first), begin,
-                 std::min(begin + unit.chunk_elements, numel(unit.first)));
+    reduce_range(unit.first, begin, std::min(begin + unit.chunk_elements, numel(unit.first)));
   }
 
-  // Nothing for empty tensors and for those reduced by operators.
-  void reduce_whole(size_t i) const {
-    if (bytes_[i] > 0) reduce_range(batch_, tensor(i), 0, numel(i));
+  void reduce_range(size_t i, int64_t begin, int64_t end) const {
+    if (bytes_[i] == 0) return;  // empty, or reduced by operators
+    tutti::reduce_range(batch_, tensor(i), begin, end);
   }
 
-  size_t tensor(size_t reversed) const { return batch_.tensors() - 1 - reversed; }
-  int64_t numel(size_t reversed) const { return batch_.like(tensor(reversed)).numel(); }
+  int64_t first_chunk(size_t member) const {
+    return chunks_ * static_cast<int64_t>(member) / static_cast<int64_t>(batch_.members());
+  }
+  // Packs are formed from the end of the batch.
+  size_t tensor(size_t from_end) const { return batch_.tensors() - 1 - from_end; }
+  int64_t numel(size_t from_end) const { return batch_.like(tensor(from_end)).numel(); }
 
   const AllReduceBatch& batch_;
-  std::span<const int64_t> bytes_;
-  int members_;
-  c10::SmallVector<Unit, 8> units_;
+  c10::SmallVector<int64_t, 8> bytes_;  // from the end
+  int64_t total_ = 0;
+  c10::SmallVector<Unit, 4> units_;
   int64_t chunks_ = 0;
 };
 
@@ -156,9 +193,9 @@ at::Tensor HostAllReduce::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& v
     host = host && component.device().is_cpu();
   }
   if (!host) return reduce_tree(op, inputs);
-  const at::Tensor result = inputs[0].nbytes() >= static_cast<size_t>(kArenaAboveBytes)
-                                ? arena().empty(inputs[0].sizes(), dtype)
-                                : at::empty(inputs[0].sizes(), inputs[0].options());
+  at::Tensor result = inputs[0].nbytes() >= static_cast<size_t>(kArenaAboveBytes)
+                          ? arena().empty(inputs[0].sizes(), dtype)
+                          : at::empty(inputs[0].sizes(), inputs[0].options());
   std::vector<const void*> pointers;
   for (const at::Tensor& input : inputs) pointers.push_back(input.data_ptr());
   void* const output = result.data_ptr();
@@ -170,24 +207,14 @@ at::Tensor HostAllReduce::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& v
   return result;
 }
 
-void HostAllReduce::do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options,
-                                  Team& team) {
-  c10::SmallVector<int64_t, 8> bytes;  // reversed: packs are formed from the end
-  for (size_t t = batch.tensors(); t-- > 0;) {
-    if (in_host_memory(batch, t)) {
-      bytes.push_back(static_cast<int64_t>(batch.like(t).nbytes()));
-    } else {
-      reduce_by_operators(batch, t);
-      bytes.push_back(0);
-    }
+void HostAllReduce::do_all_reduce(const AllReduceBatch& batch,
+                                  const CommunicationOptions& options) {
+  if (batch.tensors() == 1 && in_host_memory(batch, 0) &&
+      (batch.members() == 1 || batch.like(0).nbytes() <= static_cast<size_t>(kClaimAboveBytes))) {
+    reduce_share(batch);
+    return;
   }
-  const std::span<const int64_t> sizes(bytes.data(), bytes.size());
-  PackReduction reduction(batch, sizes, team.size());
-  for (size_t begin = 0; begin < sizes.size();) {
-    const size_t end = pack_end(sizes, begin, options.bytes_per_pack);
-    reduction.run(begin, end, team);
-    begin = end;
-  }
+  BatchReduction(batch, options.bytes_per_pack).run();
 }
 
 }  // namespace tutti

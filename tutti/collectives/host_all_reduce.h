@@ -18,8 +18,7 @@ class HostAllReduce final : public CrossDeviceOps {
  private:
   at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                        const CommunicationOptions& options) override;
-  void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options,
-                     Team& team) override;
+  void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options) override;
 };
 
 }  // namespace tutti

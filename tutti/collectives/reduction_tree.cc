@@ -2,6 +2,10 @@
 
 #include "tutti/collectives/reduction_tree.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -76,15 +80,24 @@ Combine combine_of(ReduceOp op) {
   return Combine::kSum;
 }
 
+#if defined(__x86_64__)
+// f16c is asked for by hand: not every compiler's __builtin_cpu_supports knows it.
+bool has_avx2_and_f16c() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __builtin_cpu_supports("avx2") != 0 && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+         (c & bit_F16C) != 0;
+}
+#endif
+
 Kernel find_kernel(const KernelKey& key) {
 #if defined(__x86_64__)
-  static const bool has_avx2 =
-      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
-  const Kernel found = has_avx2 ? find_kernel_avx2(key) : find_kernel_baseline(key);
-#else
-  const Kernel found = find_kernel_baseline(key);
+  static const bool fast = has_avx2_and_f16c();
+  if (fast) return find_kernel_avx2(key);
 #endif
-  return found;
+  return find_kernel_baseline(key);
 }
 
 Kernel require_kernel(const KernelKey& key) {

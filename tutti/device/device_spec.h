@@ -16,11 +16,11 @@ namespace tutti {
 
 /// A full or partial device name. Immutable in use; a plain value.
 struct DeviceSpec {
-  std::optional<std::string> job;
-  std::optional<int> replica;
-  std::optional<int> task;
-  std::optional<std::string> type;  ///< "CPU", "GPU", ...: upper case.
-  std::optional<int> index;
+  std::optional<std::string> job = std::nullopt;
+  std::optional<int> replica = std::nullopt;
+  std::optional<int> task = std::nullopt;
+  std::optional<std::string> type = std::nullopt;  ///< "CPU", "GPU", ...: upper case.
+  std::optional<int> index = std::nullopt;
 
   /// Reads a name; parts that are missing or "*" stay empty.
   /// Throws kInvalidArgument that shows the text and the part that is wrong.

@@ -11,15 +11,16 @@ namespace {
 
 // Its context is valid everywhere and at any time, so there is no runner: run()
 // calls the function, and a meeting of one is complete at once.
-class DefaultExtended final : public StrategyExtended, private Team {
+class DefaultExtended final : public StrategyExtended {
  public:
   DefaultExtended() : StrategyExtended("DefaultStrategy", {DeviceSpec::canonical("CPU:0")}, 0, 1) {}
 
   CrossDeviceOps& cross_device_ops() override { return cross_device_ops_; }
-  Team& team() override { return *this; }
 
   void meet(ReplicaContext&, MeetingRequest& request) override {
     MeetingRequest* requests[] = {&request};
+    const MeetingNote note = request.note();
+    request.attach(&note);
     const internal::FrameScope cross(this, nullptr);
     request.complete(requests);
   }
@@ -28,11 +29,6 @@ class DefaultExtended final : public StrategyExtended, private Team {
   void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override {
     const internal::FrameScope frame(this, &replica_context(0));
     fn(replica_context(0));
-  }
-
-  int size() const override { return 1; }
-  void parallel_for(int64_t count, FunctionRef<void(int64_t)> body) override {
-    for (int64_t i = 0; i < count; ++i) body(i);
   }
 
   HostAllReduce cross_device_ops_;

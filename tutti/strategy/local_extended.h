@@ -22,7 +22,6 @@ class LocalExtended : public StrategyExtended {
                 const ReplicaRunnerOptions& options);
 
   CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
-  Team& team() override { return runner_; }
   int threads_per_replica() const { return runner_.threads_per_replica(); }
 
   void meet(ReplicaContext& context, MeetingRequest& request) override {

@@ -1,18 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A meeting is one word, tally_: how many replicas have arrived at the present
-// meeting point and how many have finished the present run.
-//
-//   arrive ──► arrived + finished < N      wait for signal_
-//          ──► arrived == N                the last one compares and completes all
-//                                          requests, empties the tally, raises
-//                                          generation_ and signals
-//          ──► arrived + finished == N     somebody finished without coming: error
-//   finish ──► arrived + finished == N     the same, seen from the other side
-//   throw  ──► poison: whoever waits or arrives later leaves with an error
-//
-// While a meeting is being completed nobody may leave: the requests lie on the
-// stacks of the waiting replicas. A poison that comes then takes effect after it.
+// Runs: who calls the function where, and what happens to errors. Meetings are in
+// replica_meeting.cc.
 
 #include "tutti/strategy/replica_runner.h"
 
@@ -27,40 +16,20 @@
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/strategy/internal/caller_state.h"
+#include "tutti/strategy/internal/tally.h"
 
 namespace tutti {
+
+using namespace internal::tally;  // NOLINT(google-build-using-namespace): its few constants
+using internal::CancelledByPeer;
+using internal::seconds;
+using internal::text_of;
+
 namespace {
-
-constexpr uint64_t kArrived = 1;
-constexpr uint64_t kFinished = uint64_t{1} << 24;
-constexpr uint64_t kCountMask = kFinished - 1;
-constexpr uint64_t kPoisoned = uint64_t{1} << 62;
-constexpr uint64_t kPoisonPending = uint64_t{1} << 63;
-
-uint64_t arrived(uint64_t tally) { return tally & kCountMask; }
-uint64_t finished(uint64_t tally) { return (tally >> 24) & kCountMask; }
 
 // Replicas inside run(), over all strategies of the process: with more of them
 // than cores a thread that spins takes a core from one that works.
 std::atomic<int> active_replicas{0};
-
-// Thrown on replicas that are released because another one failed.
-class CancelledByPeer final : public Error {
- public:
-  explicit CancelledByPeer(const std::string& text) : Error(ErrorCode::kCancelled, text) {}
-};
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    // LibTorch appends a backtrace; the first line says what happened.
-    const std::string_view text = e.what();
-    return std::string(text.substr(0, text.find('\n')));
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
 
 bool is_cancellation(const std::exception_ptr& error) {
   try {
@@ -71,8 +40,6 @@ bool is_cancellation(const std::exception_ptr& error) {
     return false;
   }
 }
-
-double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
 int checked_threads(const std::string& who, const ReplicaRunnerOptions& options, size_t replicas) {
   const auto refuse = [&who](const char* field, auto value, const char* rule) {
@@ -122,6 +89,7 @@ ReplicaRunner::ReplicaRunner(std::string who, ReplicaHost& host,
                       : std::min(options.concurrent_replicas, static_cast<int>(contexts.size()))),
       fork_count_(fork_count()),
       replicas_(contexts.size()),
+      notes_(contexts.size()),
       permits_(concurrent_) {
   TUTTI_CHECK(!contexts.empty() && contexts.size() < kCountMask);
   for (size_t i = 0; i < contexts.size(); ++i) {
@@ -243,11 +211,7 @@ void ReplicaRunner::finish(int replica) {
   const uint64_t tally = tally_.fetch_add(kFinished, std::memory_order_acq_rel) + kFinished;
   const auto all = static_cast<uint64_t>(size());
   if (arrived(tally) > 0 && arrived(tally) + finished(tally) == all && (tally & kPoisoned) == 0) {
-    poison(std::make_exception_ptr(Error(
-        ErrorCode::kFailedPrecondition,
-        message(who_, "::run: replicas made different numbers of calls: ", where_replicas_are(),
-                ". Every replica must make the same merge_call, all_reduce and all_gather calls "
-                "in the same order."))));
+    poison(std::make_exception_ptr(count_error()));
   }
   if (finished(tally) == all) all_finished_.bump();
 }
@@ -284,234 +248,6 @@ void ReplicaRunner::rethrow_first_error() {
   if (first != nullptr) std::rethrow_exception(first);
 }
 
-// ---- meetings --------------------------------------------------------------
-
-void ReplicaRunner::meet(int replica, MeetingRequest& request) {
-  Replica& me = replicas_.at(static_cast<size_t>(replica));
-  if (me.state.load(std::memory_order_relaxed) != State::kRunning ||
-      me.in_meeting.exchange(true, std::memory_order_acquire)) {
-    const bool running = me.state.load(std::memory_order_relaxed) != State::kIdle &&
-                         me.state.load(std::memory_order_relaxed) != State::kFinished;
-    throw Error(ErrorCode::kFailedPrecondition,
-                message(who_, ": ", request.describe(), " on replica ",
-                        me.context->replica_id_in_sync_group(),
-                        running ? " while another thread of this replica is at a meeting point. "
-                                  "Only one thread of a replica may call at a time."
-                                : ", but its function is not running: the others would never "
-                                  "come. Call it, or the backward pass that needs it, inside "
-                                  "Strategy::run."));
-  }
-  struct Leave {
-    Replica& me;
-    ~Leave() {
-      me.state.store(State::kRunning, std::memory_order_relaxed);
-      me.in_meeting.store(false, std::memory_order_release);
-    }
-  } const leave{me};
-  me.last_file.store(request.site().file, std::memory_order_relaxed);
-  me.last_line.store(request.site().line, std::memory_order_relaxed);
-  me.last_call.store(request.name(), std::memory_order_relaxed);
-  me.meetings.fetch_add(1, std::memory_order_relaxed);
-  me.request = &request;
-  me.state.store(State::kWaiting, std::memory_order_relaxed);
-
-  const uint32_t generation = generation_.load(std::memory_order_relaxed);
-  const uint32_t seen = signal_.load();
-  if ((tally_.load(std::memory_order_acquire) & kPoisoned) != 0) throw_poison();
-  const uint64_t tally = tally_.fetch_add(kArrived, std::memory_order_acq_rel) + kArrived;
-  if ((tally & kPoisoned) != 0) throw_poison();
-  if (arrived(tally) + finished(tally) == static_cast<uint64_t>(size())) {
-    complete_meeting(replica, finished(tally));
-  } else {
-    wait_in_meeting(replica, generation, seen, request);
-  }
-}
-
-// Looks at the tally only after a signal: polling it would take its cache line
-// away from those who still arrive.
-void ReplicaRunner::wait_in_meeting(int replica, uint32_t generation, uint32_t seen,
-                                    const MeetingRequest& request) {
-  release_permit();
-  struct Reacquire {
-    ReplicaRunner* runner;
-    ~Reacquire() { runner->acquire_permit(); }
-  } const reacquire{this};
-  const std::chrono::milliseconds limit = request.timeout().value_or(options_.meeting_timeout);
-  std::optional<Deadline> warning;
-  std::optional<Deadline> deadline;
-  while (true) {
-    if (!signal_.poll(seen, wait_mode())) {
-      if (!deadline) {
-        deadline = Deadline::after(limit);
-        warning = Deadline::after(options_.meeting_warning);
-      }
-      if (!signal_.park(seen, warning->when() < deadline->when() ? *warning : *deadline)) {
-        if (deadline->passed()) {
-          on_deadline(replica, request, limit);
-        } else if (warning->passed()) {
-          warning = Deadline::forever();
-          log(LogLevel::kWarning,
-              message(who_, ": ", request.name(), " has waited for ",
-                      seconds(options_.meeting_warning), " s; ", where_replicas_are(), "."));
-        }
-        continue;
-      }
-    }
-    seen = signal_.load();
-    if (generation_.load(std::memory_order_acquire) != generation) break;
-    if ((tally_.load(std::memory_order_acquire) & kPoisoned) != 0) throw_poison();
-    help(replica);
-  }
-  if (failed_generation_.load(std::memory_order_relaxed) == generation) throw_poison();
-}
-
-void ReplicaRunner::on_deadline(int replica, const MeetingRequest& request,
-                                std::chrono::milliseconds limit) {
-  const int id = replicas_[static_cast<size_t>(replica)].context->replica_id_in_sync_group();
-  poison(std::make_exception_ptr(
-      Error(ErrorCode::kDeadlineExceeded,
-            message(who_, ": replica ", id, " waited ", seconds(limit), " s in ",
-                    request.describe(), "; ", where_replicas_are(),
-                    ". If the work between two meeting points may take longer, raise "
-                    "meeting_timeout or CommunicationOptions::timeout."))));
-}
-
-void ReplicaRunner::complete_meeting(int replica, uint64_t finished_count) {
-  const uint32_t generation = generation_.load(std::memory_order_relaxed);
-  std::exception_ptr error;
-  std::exception_ptr error_of_others;
-  try {
-    if (finished_count > 0) {
-      throw Error(
-          ErrorCode::kFailedPrecondition,
-          message(who_, "::run: replicas made different numbers of calls: ", where_replicas_are(),
-                  ". Every replica must make the same merge_call, all_reduce and "
-                  "all_gather calls in the same order."));
-    }
-    check_agreement();
-  } catch (...) {
-    error = error_of_others = std::current_exception();
-  }
-  if (error == nullptr) {
-    c10::SmallVector<MeetingRequest*, 8> requests;
-    for (Replica& each : replicas_) requests.push_back(each.request);
-    const internal::FrameScope cross(&host_, nullptr);
-    std::optional<ReplicaRandom::Scope> random;
-    // Which replica comes last is chance; the numbers drawn here must not be.
-    if (replica != 0 && replicas_[0].random) random.emplace(*replicas_[0].random);
-    completer_ = replica;
-    completing_.store(true, std::memory_order_relaxed);
-    try {
-      const bool last = requests[0]->completer() == MeetingRequest::Completer::kLast;
-      MeetingRequest* completer = requests[last ? static_cast<size_t>(replica) : 0];
-      completer->complete({requests.data(), requests.size()});
-    } catch (...) {
-      error = std::current_exception();
-      const int id = replicas_[static_cast<size_t>(replica)].context->replica_id_in_sync_group();
-      error_of_others = std::make_exception_ptr(CancelledByPeer(
-          message(who_, ": released because ", requests[0]->name(), " failed on replica ", id,
-                  ", which ran it for all: ", text_of(error))));
-    }
-    completing_.store(false, std::memory_order_relaxed);
-  }
-  if (error != nullptr) {
-    const MutexLock lock(poison_mutex_);
-    poison_error_ = error_of_others;
-    failed_generation_.store(generation, std::memory_order_relaxed);
-  }
-  uint64_t tally = tally_.load(std::memory_order_relaxed);
-  while (true) {
-    const bool poisoned = error != nullptr || (tally & (kPoisoned | kPoisonPending)) != 0;
-    const uint64_t next =
-        (tally & ~(kCountMask | kPoisonPending | kPoisoned)) | (poisoned ? kPoisoned : 0);
-    if (tally_.compare_exchange_weak(tally, next, std::memory_order_acq_rel)) break;
-  }
-  generation_.store(generation + 1, std::memory_order_release);
-  if (size() > 1) signal_.bump();
-  if (error != nullptr) std::rethrow_exception(error);
-}
-
-void ReplicaRunner::check_agreement() const {
-  const MeetingRequest& first = *replicas_[0].request;
-  for (size_t i = 1; i < replicas_.size(); ++i) {
-    const MeetingRequest& other = *replicas_[i].request;
-    if (typeid(first) == typeid(other) && first.fingerprint() == other.fingerprint()) continue;
-    std::string calls;
-    for (const Replica& each : replicas_) {
-      const CallSite site = each.request->site();
-      calls +=
-          message(calls.empty() ? "replica " : "; replica ",
-                  each.context->replica_id_in_sync_group(), " called ", each.request->describe());
-      if (site.line != 0) calls += message(" (", site, ")");
-    }
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        message(who_, ": replicas asked for different things at meeting point ",
-                replicas_[0].meetings.load(std::memory_order_relaxed), " of this run: ", calls,
-                ". Every replica must make the same calls in the same order, with "
-                "equal types and shapes (all_gather accepts different sizes along its "
-                "axis)."));
-  }
-}
-
-// Returns false when the run was poisoned before.
-bool ReplicaRunner::poison(std::exception_ptr error) {
-  {
-    const MutexLock lock(poison_mutex_);
-    uint64_t tally = tally_.load(std::memory_order_relaxed);
-    while (true) {
-      if ((tally & (kPoisoned | kPoisonPending)) != 0) return false;
-      const bool in_completion =
-          arrived(tally) == static_cast<uint64_t>(size()) && finished(tally) == 0;
-      poison_error_ = error;
-      const uint64_t bit = in_completion ? kPoisonPending : kPoisoned;
-      if (tally_.compare_exchange_weak(tally, tally | bit, std::memory_order_acq_rel)) break;
-    }
-  }
-  signal_.bump();
-  return true;
-}
-
-void ReplicaRunner::throw_poison() {
-  std::exception_ptr error;
-  {
-    const MutexLock lock(poison_mutex_);
-    error = poison_error_;
-  }
-  std::rethrow_exception(error);
-}
-
-std::string ReplicaRunner::where_replicas_are() const {
-  std::string text;
-  for (const Replica& each : replicas_) {
-    const char* call = each.last_call.load(std::memory_order_relaxed);
-    const int meetings = each.meetings.load(std::memory_order_relaxed);
-    const CallSite site{each.last_file.load(std::memory_order_relaxed),
-                        each.last_line.load(std::memory_order_relaxed)};
-    text +=
-        message(text.empty() ? "replica " : ", replica ", each.context->replica_id_in_sync_group());
-    const std::string where = call == nullptr
-                                  ? std::string("no meeting point yet")
-                                  : message(call, ", meeting point ", meetings,
-                                            site.line == 0 ? "" : message(" at ", site));
-    switch (each.state.load(std::memory_order_relaxed)) {
-      case State::kWaiting:
-        text += message(" waits in ", where);
-        break;
-      case State::kRunning:
-        text += message(" is computing (last: ", where, ")");
-        break;
-      case State::kFinished:
-        text += message(" has finished (last: ", where, ")");
-        break;
-      case State::kIdle:
-        text += " is idle";
-        break;
-    }
-  }
-  return text;
-}
-
 WaitMode ReplicaRunner::wait_mode() const {
   return active_replicas.load(std::memory_order_relaxed) <= usable_cores() ? WaitMode::kSpin
                                                                            : WaitMode::kYield;
@@ -536,63 +272,6 @@ void ReplicaRunner::release_permit() {
   if (concurrent_ == size()) return;
   permits_.fetch_add(1, std::memory_order_release);
   permit_released_.bump();
-}
-
-// ---- shared work -----------------------------------------------------------
-
-void ReplicaRunner::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
-  const bool alone = size() == 1 || count <= 1 || concurrent_ < size() ||
-                     !completing_.load(std::memory_order_relaxed);
-  if (alone) {
-    for (int64_t i = 0; i < count; ++i) body(i);
-    return;
-  }
-  body_ = body;
-  unfinished_.store(count, std::memory_order_relaxed);
-  for (int64_t r = 0, begin = 0; r < size(); ++r) {
-    const int64_t end = count * (r + 1) / size();
-    Replica& each = replicas_[static_cast<size_t>(r)];
-    each.work_end = end;
-    each.work_left.store(end - begin, std::memory_order_release);
-    begin = end;
-  }
-  signal_.bump();
-  help(completer_);
-  while (true) {
-    const uint32_t seen = work_done_.load();
-    if (unfinished_.load(std::memory_order_acquire) == 0) break;
-    work_done_.wait(seen, wait_mode(), Deadline::forever());
-  }
-  std::exception_ptr error;
-  {
-    const MutexLock lock(work_mutex_);
-    error = std::exchange(work_error_, nullptr);
-  }
-  if (error != nullptr) std::rethrow_exception(error);
-}
-
-// Claims chunks, first of the own part, then of the others'. A part counts down,
-// so a claim that comes late finds nothing, or chunks of the next parallel_for.
-void ReplicaRunner::help(int replica) {
-  if (concurrent_ < size()) return;
-  int64_t done = 0;
-  for (int k = 0; k < size(); ++k) {
-    Replica& part = replicas_[static_cast<size_t>((replica + k) % size())];
-    while (part.work_left.load(std::memory_order_relaxed) > 0) {
-      const int64_t left = part.work_left.fetch_sub(1, std::memory_order_acquire);
-      if (left <= 0) break;
-      try {
-        body_(part.work_end - left);
-      } catch (...) {
-        const MutexLock lock(work_mutex_);
-        if (work_error_ == nullptr) work_error_ = std::current_exception();
-      }
-      ++done;
-    }
-  }
-  if (done > 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done) {
-    work_done_.bump();
-  }
 }
 
 }  // namespace tutti

@@ -12,13 +12,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
+#include <c10/util/SmallVector.h>
+
+#include "tutti/base/error.h"
 #include "tutti/base/function_ref.h"
 #include "tutti/base/mutex.h"
 #include "tutti/base/thread.h"
 #include "tutti/base/wait_word.h"
-#include "tutti/collectives/cross_device_ops.h"
 #include "tutti/strategy/replica_random.h"
 #include "tutti/values/meeting.h"
 #include "tutti/values/replica_context.h"
@@ -47,7 +50,7 @@ struct ReplicaRunnerOptions {
 
 /// Replica 0 runs on the thread that calls run(), the others on persistent named
 /// threads. Thread-safe: callers of run() take turns.
-class ReplicaRunner final : public Team {
+class ReplicaRunner {
  public:
   /// `host` and `contexts` (local ids 0, 1, ...) outlive the runner. `who` is the
   /// strategy's name, for messages. Throws kInvalidArgument for bad options.
@@ -55,34 +58,30 @@ class ReplicaRunner final : public Team {
                 const ReplicaRunnerOptions& options = {});
 
   /// Must not be called during run().
-  ~ReplicaRunner() override;
+  ~ReplicaRunner();
+
+  ReplicaRunner(const ReplicaRunner&) = delete;
+  ReplicaRunner& operator=(const ReplicaRunner&) = delete;
 
   /// Calls fn once for each replica and returns when all calls have ended. If
   /// some throw, the others are released at their next meeting point, and the
   /// exception of the lowest replica that was not just released is rethrown.
   void run(FunctionRef<void(ReplicaContext&)> fn);
 
-  /// Waits until all replicas have come with a request; the last to arrive
-  /// completes them. Only for the thread that runs `replica`, or for one that
+  /// Waits until all replicas have come with a request, and completes them as
+  /// the requests say. Only for the thread that runs `replica`, or for one that
   /// entered its context. Throws on all replicas when the requests differ.
   void meet(int replica, MeetingRequest& request);
 
-  int size() const override { return static_cast<int>(replicas_.size()); }
-
-  /// Inside MeetingRequest::complete, shares the work with the replicas that
-  /// wait; anywhere else the caller does it all.
-  void parallel_for(int64_t count, FunctionRef<void(int64_t)> body) override;
-
+  int size() const { return static_cast<int>(replicas_.size()); }
   int threads_per_replica() const { return threads_; }
 
  private:
   enum class State : int { kIdle, kRunning, kWaiting, kFinished };
 
-  // One replica; on cache lines of its own. What others read while it runs is
-  // atomic and made of literals.
+  // One replica; what a warning shows is atomic and made of literals.
   struct alignas(64) Replica {
     ReplicaContext* context = nullptr;
-    MeetingRequest* request = nullptr;
     std::exception_ptr error;
     std::optional<ReplicaRandom> random;
     std::atomic<State> state{State::kIdle};
@@ -91,9 +90,9 @@ class ReplicaRunner final : public Team {
     std::atomic<const char*> last_call{nullptr};
     std::atomic<const char*> last_file{nullptr};
     std::atomic<int> last_line{0};
-    alignas(64) std::atomic<int64_t> work_left{0};  // of this replica's part of a parallel_for
-    int64_t work_end = 0;
   };
+
+  using Requests = c10::SmallVector<MeetingRequest*, 8>;
 
   void take_turn();
   void end_turn();
@@ -104,20 +103,25 @@ class ReplicaRunner final : public Team {
   void wait_for_others();
   void rethrow_first_error();
 
-  void wait_in_meeting(int replica, uint32_t generation, uint32_t seen,
-                       const MeetingRequest& request);
-  void complete_meeting(int replica, uint64_t finished);
-  void check_agreement() const;
+  bool wait_for_all(int replica, uint32_t seen, const MeetingRequest& request);
+  void complete_alone(int replica, uint32_t meeting, bool all_came);
+  void complete_together(int replica, uint32_t meeting);
+  void wait_for_end(uint32_t seen);
+  void close_meeting(uint32_t meeting, bool opened);
+  void fail_meeting(uint32_t meeting, std::exception_ptr error_of_others);
+  void throw_if_failed(uint32_t meeting);
+  Requests collect_requests(int replica) const;
   void on_deadline(int replica, const MeetingRequest& request, std::chrono::milliseconds limit);
+  Error mismatch_error() const;
+  Error count_error() const;
 
-  bool poison(std::exception_ptr error);
+  bool poison(std::exception_ptr error, bool only_while_waiting = false);
   [[noreturn]] void throw_poison();
   std::string where_replicas_are() const;
   WaitMode wait_mode() const;
 
   void acquire_permit();
   void release_permit();
-  void help(int replica);
 
   const std::string who_;
   ReplicaHost& host_;
@@ -126,6 +130,7 @@ class ReplicaRunner final : public Team {
   const int concurrent_;
   const unsigned fork_count_;
   std::vector<Replica> replicas_;
+  std::vector<MeetingNote> notes_;
 
   // One run.
   std::atomic<bool> busy_{false};
@@ -138,22 +143,13 @@ class ReplicaRunner final : public Team {
   std::atomic<int> permits_{0};
   WaitWord permit_released_;
 
-  // One meeting: who has arrived and finished, and what changed last.
+  // One meeting: who has arrived, done its share and finished the run; which
+  // meeting it is and whether it is open.
   alignas(64) std::atomic<uint64_t> tally_{0};
   alignas(64) WaitWord signal_;
-  std::atomic<uint32_t> generation_{0};
-  std::atomic<uint32_t> failed_generation_{~uint32_t{0}};
+  alignas(64) std::atomic<uint32_t> failed_meeting_{~uint32_t{0}};
   Mutex poison_mutex_;
   std::exception_ptr poison_error_ TUTTI_GUARDED_BY(poison_mutex_);
-
-  // Work shared during a meeting.
-  std::atomic<bool> completing_{false};
-  int completer_ = 0;  // the replica that completes the meeting
-  FunctionRef<void(int64_t)> body_;
-  alignas(64) std::atomic<int64_t> unfinished_{0};
-  WaitWord work_done_;
-  Mutex work_mutex_;
-  std::exception_ptr work_error_ TUTTI_GUARDED_BY(work_mutex_);
 
   std::vector<std::unique_ptr<Thread>> threads_of_replicas_;  // last: they use all the above
 };

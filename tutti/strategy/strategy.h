@@ -18,6 +18,7 @@
 
 #include "tutti/nest/nest.h"
 #include "tutti/strategy/internal/replica_arguments.h"
+#include "tutti/strategy/internal/strategy_values.h"
 #include "tutti/strategy/strategy_extended.h"
 #include "tutti/values/mirrored.h"
 #include "tutti/values/per_replica.h"
@@ -148,21 +149,6 @@ void set_strategy(std::optional<Strategy> strategy);
 // ---- implementation ---------------------------------------------------------
 
 namespace internal {
-
-using ReduceLeaves = std::vector<LeafList>;  // one list per local replica
-
-// Reduces or gathers into `result`, a copy of the first component.
-void reduce_per_replica(const StrategyExtended& strategy, ReduceOp op, const ReduceLeaves& leaves,
-                        const std::vector<std::string>& structures, const LeafList& result,
-                        at::OptionalIntArrayRef axis);
-void gather_per_replica(const StrategyExtended& strategy, const ReduceLeaves& leaves,
-                        const std::vector<std::string>& structures, const LeafList& result,
-                        int64_t axis);
-void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList& result,
-                  at::OptionalIntArrayRef axis);
-void gather_plain(const StrategyExtended& strategy, const LeafList& leaves);
-void check_components(const StrategyExtended& strategy, const char* function, size_t components);
-void check_cross_for_values(const StrategyExtended& strategy);
 
 template <class V>
 struct component {

@@ -56,6 +56,7 @@ std::vector<ReplicaContext*> StrategyExtended::contexts() const {
 
 void StrategyExtended::call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) {
   internal::check_cross_replica(*this, "run", "merge_call()");
+  internal::check_no_replica_waits(*this);
   do_call_for_each_replica(fn);
 }
 

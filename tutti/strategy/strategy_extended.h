@@ -65,16 +65,14 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   virtual CrossDeviceOps& cross_device_ops() = 0;
 
   // The collective operations of replicas, built on meet() and cross_device_ops().
-  void all_reduce(ReplicaContext& context, ReduceOp op, LeafList leaves, std::string structure,
-                  const CommunicationOptions& options, CallSite site) override;
-  void all_reduce_in_place(ReplicaContext& context, ReduceOp op, LeafList leaves,
-                           std::string structure, const CommunicationOptions& options,
+  void all_reduce(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
+                  const std::string& structure, const CommunicationOptions& options,
+                  CallSite site) override;
+  void all_reduce_in_place(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
+                           const std::string& structure, const CommunicationOptions& options,
                            CallSite site) override;
-  void all_gather(ReplicaContext& context, LeafList leaves, std::string structure, int64_t axis,
-                  const CommunicationOptions& options, CallSite site) override;
-
-  /// The threads that share the work of a meeting.
-  virtual Team& team() = 0;
+  void all_gather(ReplicaContext& context, const LeafList& leaves, const std::string& structure,
+                  int64_t axis, const CommunicationOptions& options, CallSite site) override;
 
  protected:
   /// Local replica i runs on devices[i] and has the global id first_replica_id + i.

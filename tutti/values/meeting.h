@@ -1,28 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a replica asks for at a meeting point. Every replica brings a request;
-// the last to arrive compares them and, if they agree, completes them all.
+// What a replica asks for at a meeting point. Every replica brings a request; they
+// are compared and, if they agree, completed by one replica or by all together.
 
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <typeinfo>
 
 #include "tutti/base/call_site.h"
 
 namespace tutti {
 
+class MeetingRequest;
+
+/// What all replicas see of a request: one cache line. It is written only when it
+/// changes, so that a call that repeats the last one moves no line between cores.
+struct alignas(64) MeetingNote {
+  MeetingRequest* request = nullptr;
+  const std::type_info* type = nullptr;
+  uint64_t fingerprint = 0;
+  std::array<const void*, 4> words = {};  ///< As the request likes.
+
+  bool operator==(const MeetingNote&) const = default;
+};
+
 /// Lives on the stack of the replica that waits; the other replicas may read it
 /// until complete() has returned.
 class MeetingRequest {
  public:
-  /// Who completes the requests of all.
+  /// Who calls complete(), once all replicas are there and agree.
   enum class Completer : uint8_t {
-    kFirst,  ///< The request of local replica 0: replicas may bring different objects.
-    kLast,   ///< That of the replica that arrives last, which has it in its cache.
+    kFirst,  ///< The last to arrive, on the request of local replica 0.
+    kLast,   ///< The last to arrive, on its own request.
+    kAll,    ///< Every replica, on its own request, at the same time.
   };
 
   /// `name` is a literal such as "all_reduce".
@@ -43,11 +59,17 @@ class MeetingRequest {
   /// How long to wait for the others; the runner's limit if not set.
   std::optional<std::chrono::milliseconds> timeout() const { return timeout_; }
 
+  /// What the others will see of this request.
+  MeetingNote note() { return {this, &typeid(*this), fingerprint_, words_}; }
+
+  /// Called by the runner: where the notes of all local replicas lie.
+  void attach(const MeetingNote* notes) { notes_ = notes; }
+
   /// "all_reduce(kSum) of float32[2, 3]"
   virtual std::string describe() const = 0;
 
-  /// Does the work for everybody. Called once, in cross-replica context, on the
-  /// thread of the last replica to arrive.
+  /// Does the work: for everybody, or with kAll the share of this replica. Called
+  /// in cross-replica context, with the requests of all local replicas.
   virtual void complete(std::span<MeetingRequest* const> requests) = 0;
 
  protected:
@@ -56,14 +78,19 @@ class MeetingRequest {
     fingerprint_ = (fingerprint_ ^ value) * 0x9e3779b97f4a7c15;
     fingerprint_ ^= fingerprint_ >> 32;
   }
+  void set_word(size_t i, const void* word) { words_[i] = word; }
+  const MeetingNote& note_of(size_t local_replica) const { return notes_[local_replica]; }
+  void set_completer(Completer completer) { completer_ = completer; }
   void set_timeout(std::optional<std::chrono::milliseconds> timeout) { timeout_ = timeout; }
 
  private:
-  uint64_t fingerprint_ = 0;
+  uint64_t fingerprint_ = 0x243f6a8885a308d3;  // not 0, which would swallow zeros
   const char* name_;
   CallSite site_;
   Completer completer_;
   std::optional<std::chrono::milliseconds> timeout_;
+  std::array<const void*, 4> words_ = {};
+  const MeetingNote* notes_ = nullptr;
 };
 
 }  // namespace tutti

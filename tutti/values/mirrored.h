@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/values/context_frame.h"
 #include "tutti/values/internal/components.h"
-#include "tutti/values/internal/context_frame.h"
 
 namespace tutti {
 

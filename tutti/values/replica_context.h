@@ -19,7 +19,7 @@
 #include "tutti/device/device_spec.h"
 #include "tutti/nest/nest.h"
 #include "tutti/values/communication_options.h"
-#include "tutti/values/internal/context_frame.h"
+#include "tutti/values/context_frame.h"
 #include "tutti/values/meeting.h"
 #include "tutti/values/mirrored.h"
 #include "tutti/values/per_replica.h"
@@ -38,18 +38,19 @@ class ReplicaHost {
   virtual void meet(ReplicaContext& context, MeetingRequest& request) = 0;
 
   /// Replaces each leaf by its reduction over all replicas.
-  virtual void all_reduce(ReplicaContext& context, ReduceOp op, LeafList leaves,
-                          std::string structure, const CommunicationOptions& options,
+  virtual void all_reduce(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
+                          const std::string& structure, const CommunicationOptions& options,
                           CallSite site) = 0;
 
   /// The same into the memory of the tensors given; not differentiable.
-  virtual void all_reduce_in_place(ReplicaContext& context, ReduceOp op, LeafList leaves,
-                                   std::string structure, const CommunicationOptions& options,
-                                   CallSite site) = 0;
+  virtual void all_reduce_in_place(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
+                                   const std::string& structure,
+                                   const CommunicationOptions& options, CallSite site) = 0;
 
   /// Replaces each leaf by the concatenation over all replicas along `axis`.
-  virtual void all_gather(ReplicaContext& context, LeafList leaves, std::string structure,
-                          int64_t axis, const CommunicationOptions& options, CallSite site) = 0;
+  virtual void all_gather(ReplicaContext& context, const LeafList& leaves,
+                          const std::string& structure, int64_t axis,
+                          const CommunicationOptions& options, CallSite site) = 0;
 };
 
 /// One per replica; lives as long as its strategy.

@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/strategy/strategy_extended.h"
-#include "tutti/values/internal/context_frame.h"
+#include "tutti/values/context_frame.h"
 
 namespace tutti::internal {
 
@@ -13,14 +13,14 @@ StrategyExtended* current_strategy() {
   return frame == nullptr ? nullptr : static_cast<StrategyExtended*>(frame->host);
 }
 
-void check_same_strategy(const StrategyExtended& strategy, const char* function) {
-  const StrategyExtended* current = current_strategy();
-  if (current == nullptr || current == &strategy) return;
-  throw Error(ErrorCode::kFailedPrecondition,
-              message("Strategy::", function, ": mixing different strategies: ",
-                      strategy.describe(), " is not ", current->describe(),
-                      current->describe() == strategy.describe() ? " (another object)" : "",
-                      ", whose scope or run this thread is in. Leave it first."));
+void check_no_replica_waits(const StrategyExtended& strategy) {
+  for (const ContextFrame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
+    if (frame->host != &strategy || frame->replica == nullptr) continue;
+    throw Error(ErrorCode::kFailedPrecondition,
+                message("Strategy::run: called inside a merge_call of ", strategy.describe(),
+                        ", whose replicas wait for it to end. Do the work in the merge function "
+                        "itself, or in the replica's function around merge_call()."));
+  }
 }
 
 void check_cross_replica(const StrategyExtended& strategy, const char* function,
@@ -34,7 +34,13 @@ void check_cross_replica(const StrategyExtended& strategy, const char* function,
                         ", but it requires cross-replica context. Use get_replica_context()->",
                         instead, " there."));
   }
-  check_same_strategy(strategy, function);
+  const StrategyExtended* current = current_strategy();
+  if (current == nullptr || current == &strategy) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              message("Strategy::", function, ": mixing different strategies: ",
+                      strategy.describe(), " is not ", current->describe(),
+                      current->describe() == strategy.describe() ? " (another object)" : "",
+                      ", whose scope or run this thread is in. Leave it first."));
 }
 
 }  // namespace tutti::internal

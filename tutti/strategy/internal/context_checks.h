@@ -19,8 +19,8 @@ StrategyExtended* current_strategy();
 void check_cross_replica(const StrategyExtended& strategy, const char* function,
                          const char* instead);
 
-/// The same when only another strategy's context is wrong.
-void check_same_strategy(const StrategyExtended& strategy, const char* function);
+/// Throws kFailedPrecondition inside a merge function: the strategy is in run().
+void check_no_replica_waits(const StrategyExtended& strategy);
 
 }  // namespace internal
 }  // namespace tutti

@@ -9,6 +9,7 @@
 // thread which replica it works for.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -32,7 +33,14 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
+// Names of the calls; their addresses tell them apart.
+constexpr char kAllReduce[] = "all_reduce";
+constexpr char kAllReduceInPlace[] = "all_reduce_";
+
 constexpr size_t kArenaAboveBytes = 64 << 10;
+// Below this the replica that arrives last reduces alone: a second meeting takes
+// longer than the work.
+constexpr int64_t kShareAboveBytes = 1 << 10;
 
 std::string describe_all(const LeafList& leaves) {
   if (leaves.size() == 1) return leaves[0].describe();
@@ -78,21 +86,22 @@ void check_all_reduce_leaf(const char* function, ReduceOp op, const Leaf& leaf, 
   }
 }
 
-// Aligned, with what the replica that completes reads of others in the first two
-// cache lines.
-class alignas(64) AllReduceRequest final : public MeetingRequest {
+class AllReduceRequest final : public MeetingRequest {
  public:
-  AllReduceRequest(const char* function, StrategyExtended& strategy, ReduceOp op, LeafList leaves,
-                   std::string structure, const CommunicationOptions& options, CallSite site)
+  AllReduceRequest(const char* function, StrategyExtended& strategy, const ReplicaContext& context,
+                   ReduceOp op, const LeafList& leaves, const std::string& structure,
+                   const CommunicationOptions& options, CallSite site)
       : MeetingRequest(function, site, Completer::kLast),
+        local_replica_(context.local_replica_id()),
         strategy_(strategy),
         op_(op),
-        leaves_(std::move(leaves)),
-        structure_(std::move(structure)),
+        leaves_(leaves),
+        structure_(structure),
         options_(options) {
     options_.validate();
     set_timeout(options_.timeout);
-    mark(static_cast<uint64_t>(op_));
+    mark(reinterpret_cast<uintptr_t>(function));
+    mark(static_cast<uint64_t>(op_) << 32 | leaves_.size());
     mark(static_cast<uint64_t>(options_.bytes_per_pack));
     if (!structure_.empty()) mark(std::hash<std::string>{}(structure_));
     for (size_t i = 0; i < leaves_.size(); ++i) {
@@ -100,10 +109,11 @@ class alignas(64) AllReduceRequest final : public MeetingRequest {
       mark_leaf(leaves_[i]);
       if (leaves_[i].kind == Leaf::Kind::kTensor) tensors_.push_back(&leaves_[i].tensor());
     }
+    choose_completer();
   }
 
   void reduce_in_place() {
-    for (at::Tensor* tensor : tensors_) memory_.push_back({tensor->data_ptr(), tensor->data_ptr()});
+    for (at::Tensor* tensor : tensors_) add_memory(tensor->data_ptr(), tensor->data_ptr());
   }
 
   // Results in memory of their own; inputs as the kernels want them.
@@ -118,11 +128,19 @@ class alignas(64) AllReduceRequest final : public MeetingRequest {
                                                       .dtype(dtype)
                                                       .memory_format(at::MemoryFormat::Contiguous)
                                                       .requires_grad(false)));
-      memory_.push_back({inputs_.back().data_ptr(), outputs_.back().data_ptr()});
+      add_memory(inputs_.back().data_ptr(), outputs_.back().data_ptr());
     }
   }
 
-  // Replaces the tensor leaves by the results.
+  // Who reduces: all replicas together, unless there is too little to share.
+  void choose_completer() {
+    int64_t bytes = 0;
+    for (const at::Tensor* tensor : tensors_) bytes += static_cast<int64_t>(tensor->nbytes());
+    const bool only_tensors = tensors_.size() == leaves_.size();
+    set_completer(only_tensors && bytes > kShareAboveBytes ? Completer::kAll : Completer::kLast);
+  }
+
+  // Replaces the leaves by the results.
   void hand_out() {
     for (size_t i = 0; i < outputs_.size(); ++i) *tensors_[i] = std::move(outputs_[i]);
   }
@@ -146,11 +164,22 @@ class alignas(64) AllReduceRequest final : public MeetingRequest {
       AllReduceRequest& each = request(replica);
       return each.outputs_.empty() ? *each.tensors_[i] : each.outputs_[i];
     };
+    const auto memory = [&](size_t replica, size_t i) -> AllReduceBatch::Memory {
+      if (i >= kNoted) return request(replica).memory_[i];
+      const MeetingNote& note = note_of(replica);
+      return {note.words[2 * i], const_cast<void*>(note.words[2 * i + 1])};
+    };
+    const auto claims = [&](size_t replica) -> std::atomic<int64_t>& {
+      return request(replica).claims_;
+    };
+    AllReduceBatch::Team team;
+    if (completer() == Completer::kAll) {
+      team = {static_cast<size_t>(local_replica_), requests.size(), claims};
+    }
     if (!tensors_.empty()) {
-      const auto memory = [&](size_t replica, size_t i) { return request(replica).memory_[i]; };
       const AllReduceBatch batch(op_, requests.size(), {tensors_.data(), tensors_.size()}, input,
-                                 output, memory);
-      strategy_.cross_device_ops().all_reduce(batch, options_, strategy_.team());
+                                 output, memory, team);
+      strategy_.cross_device_ops().all_reduce(batch, options_);
     }
     if (tensors_.size() == leaves_.size()) return;
     for (size_t i = 0; i < leaves_.size(); ++i) {
@@ -161,6 +190,16 @@ class alignas(64) AllReduceRequest final : public MeetingRequest {
   }
 
  private:
+  static constexpr size_t kNoted = 2;  // tensors whose memory stands in the note
+
+  void add_memory(const void* input, void* output) {
+    if (memory_.size() < kNoted) {
+      set_word(2 * memory_.size(), input);
+      set_word(2 * memory_.size() + 1, output);
+    }
+    memory_.push_back({input, output});
+  }
+
   void mark_shape(const at::Tensor& tensor, at::IntArrayRef sizes) {
     mark(static_cast<uint64_t>(tensor.scalar_type()) << 8 | sizes.size());
     for (const int64_t size : sizes) mark(static_cast<uint64_t>(size));
@@ -196,11 +235,13 @@ class alignas(64) AllReduceRequest final : public MeetingRequest {
   }
 
   c10::SmallVector<AllReduceBatch::Memory, 2> memory_;  // of each tensor leaf
+  std::atomic<int64_t> claims_{0};
+  int local_replica_;
   StrategyExtended& strategy_;
   ReduceOp op_;
-  LeafList leaves_;
-  std::string structure_;
-  CommunicationOptions options_;
+  const LeafList& leaves_;  // these three outlive the call
+  const std::string& structure_;
+  const CommunicationOptions& options_;
   c10::SmallVector<at::Tensor*, 4> tensors_;
   c10::SmallVector<at::Tensor, 2> inputs_;  // empty: reduce in place
   c10::SmallVector<at::Tensor, 2> outputs_;
@@ -208,17 +249,19 @@ class alignas(64) AllReduceRequest final : public MeetingRequest {
 
 class AllGatherRequest final : public MeetingRequest {
  public:
-  AllGatherRequest(StrategyExtended& strategy, LeafList leaves, std::string structure, int64_t axis,
-                   const CommunicationOptions& options, CallSite site)
-      : MeetingRequest("all_gather", site, Completer::kLast),
-        strategy_(strategy),
-        leaves_(std::move(leaves)),
-        structure_(std::move(structure)),
+  AllGatherRequest(const ReplicaContext& context, const LeafList& leaves,
+                   const std::string& structure, int64_t axis, const CommunicationOptions& options,
+                   CallSite site)
+      : MeetingRequest("all_gather", site, Completer::kAll),
+        local_replica_(context.local_replica_id()),
+        leaves_(leaves),
+        structure_(structure),
         axis_(axis) {
     options.validate();
     set_timeout(options.timeout);
     mark(static_cast<uint64_t>(axis_));
-    mark(std::hash<std::string>{}(structure_));
+    mark(leaves_.size());
+    if (!structure_.empty()) mark(std::hash<std::string>{}(structure_));
     for (size_t i = 0; i < leaves_.size(); ++i) {
       axes_.push_back(checked_axis(i));
       const at::Tensor& tensor = leaves_[i].tensor();
@@ -243,25 +286,19 @@ class AllGatherRequest final : public MeetingRequest {
   }
 
   void complete(std::span<MeetingRequest* const> requests) override {
-    const auto request = [&](size_t replica) -> AllGatherRequest& {
-      return *static_cast<AllGatherRequest*>(requests[replica]);
-    };
-    strategy_.team().parallel_for(static_cast<int64_t>(requests.size()), [&](int64_t replica) {
-      const at::NoGradGuard no_grad;
-      AllGatherRequest& mine = request(static_cast<size_t>(replica));
-      for (size_t i = 0; i < leaves_.size(); ++i) {
-        const at::Device device = mine.leaves_[i].tensor().device();
-        std::vector<at::Tensor> parts;
-        int64_t begin = 0;
-        for (size_t r = 0; r < requests.size(); ++r) {
-          const at::Tensor& part = request(r).leaves_[i].tensor();
-          if (static_cast<int64_t>(r) < replica) begin += part.size(axes_[i]);
-          parts.push_back(part.to(device));
-        }
-        mine.begins_.push_back(begin);
-        mine.outputs_[i] = at::cat(parts, axes_[i]);
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < leaves_.size(); ++i) {
+      std::vector<at::Tensor> parts;
+      int64_t begin = 0;
+      for (size_t r = 0; r < requests.size(); ++r) {
+        const auto& each = *static_cast<const AllGatherRequest*>(requests[r]);
+        const at::Tensor& part = each.leaves_[i].tensor();
+        if (static_cast<int>(r) < local_replica_) begin += part.size(axes_[i]);
+        parts.push_back(part.to(leaves_[i].tensor().device()));
       }
-    });
+      begins_.push_back(begin);
+      outputs_[i] = at::cat(parts, axes_[i]);
+    }
   }
 
  private:
@@ -286,9 +323,9 @@ class AllGatherRequest final : public MeetingRequest {
     return axis_ < 0 ? axis_ + rank : axis_;
   }
 
-  StrategyExtended& strategy_;
-  LeafList leaves_;
-  std::string structure_;
+  int local_replica_;
+  const LeafList& leaves_;  // these two outlive the call
+  const std::string& structure_;
   int64_t axis_;
   std::vector<int64_t> axes_;
   std::vector<int64_t> begins_;
@@ -370,15 +407,15 @@ variable_list reduce_gradients(const Call& call, ReduceOp op, variable_list grad
 }
 
 void all_reduce_leaves(Call& call) {
-  AllReduceRequest request("all_reduce", *call.strategy, call.op, call.leaves, call.structure,
-                           call.options, call.site);
+  AllReduceRequest request(kAllReduce, *call.strategy, *call.context, call.op, call.leaves,
+                           call.structure, call.options, call.site);
   request.allocate_outputs();
   call.strategy->meet(*call.context, request);
   request.hand_out();
 }
 
 void all_gather_leaves(Call& call) {
-  AllGatherRequest request(*call.strategy, call.leaves, call.structure, call.axis, call.options,
+  AllGatherRequest request(*call.context, call.leaves, call.structure, call.axis, call.options,
                            call.site);
   for (const Leaf& leaf : call.leaves) {
     const int64_t rank = leaf.tensor().dim();
@@ -438,12 +475,11 @@ class AllGatherFunction : public torch::autograd::Function<AllGatherFunction> {
 
 }  // namespace
 
-void StrategyExtended::all_reduce(ReplicaContext& context, ReduceOp op, LeafList leaves,
-                                  std::string structure, const CommunicationOptions& options,
+void StrategyExtended::all_reduce(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
+                                  const std::string& structure, const CommunicationOptions& options,
                                   CallSite site) {
   if (!needs_gradient(leaves)) {
-    AllReduceRequest request("all_reduce", *this, op, std::move(leaves), std::move(structure),
-                             options, site);
+    AllReduceRequest request(kAllReduce, *this, context, op, leaves, structure, options, site);
     request.allocate_outputs();
     meet(context, request);
     request.hand_out();
@@ -454,15 +490,15 @@ void StrategyExtended::all_reduce(ReplicaContext& context, ReduceOp op, LeafList
   call->context = &context;
   call->op = op;
   call->leaves = leaves;
-  call->structure = std::move(structure);
+  call->structure = structure;
   call->options = options;
   call->site = site;
   const variable_list inputs = tensors_of(leaves);  // as a TensorList: a vector is no input
   hand_out(leaves, AllReduceFunction::apply(call, at::TensorList(inputs)));
 }
 
-void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op, LeafList leaves,
-                                           std::string structure,
+void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op,
+                                           const LeafList& leaves, const std::string& structure,
                                            const CommunicationOptions& options, CallSite site) {
   for (size_t i = 0; i < leaves.size(); ++i) {
     if (leaves[i].kind != Leaf::Kind::kTensor) continue;
@@ -486,20 +522,19 @@ void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op,
                      "does not fit in place; use all_reduce."));
     }
   }
-  AllReduceRequest request("all_reduce_", *this, op, std::move(leaves), std::move(structure),
-                           options, site);
+  AllReduceRequest request(kAllReduceInPlace, *this, context, op, leaves, structure, options, site);
   request.reduce_in_place();
   meet(context, request);
 }
 
-void StrategyExtended::all_gather(ReplicaContext& context, LeafList leaves, std::string structure,
-                                  int64_t axis, const CommunicationOptions& options,
-                                  CallSite site) {
+void StrategyExtended::all_gather(ReplicaContext& context, const LeafList& leaves,
+                                  const std::string& structure, int64_t axis,
+                                  const CommunicationOptions& options, CallSite site) {
   auto call = c10::make_intrusive<Call>();
   call->strategy = shared_from_this();
   call->context = &context;
   call->leaves = leaves;
-  call->structure = std::move(structure);
+  call->structure = structure;
   call->axis = axis;
   call->options = options;
   call->site = site;

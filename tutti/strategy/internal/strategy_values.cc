@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Strategy::reduce and Strategy::gather on lists of leaves.
+
+#include "tutti/strategy/internal/strategy_values.h"
 
 #include <algorithm>
 #include <limits>

@@ -62,7 +62,7 @@ class Components {
   Components(const char* class_name, std::vector<T> values) {
     if (values.empty()) throw_empty(class_name);
     slots_.reserve(values.size());
-    for (T& value : values) slots_.emplace_back(std::move(value));
+    for (auto&& value : values) slots_.emplace_back(std::move(value));  // not T&: vector<bool>
   }
   Components(const char* class_name, Slots<T> slots) : slots_(std::move(slots)) {
     if (slots_.empty()) throw_empty(class_name);

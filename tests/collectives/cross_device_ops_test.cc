@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What CrossDeviceOps does for every implementation: checks, and the default all_reduce.
+
+#include "tutti/collectives/cross_device_ops.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include "tutti/collectives/reduction_tree.h"
+
+#include "tests/support/expect_error.h"
+#include "tests/support/team.h"
+#include "tests/support/tensors.h"
+
+namespace tutti {
+namespace {
+
+using test::bit_equal;
+using test::tensor;
+
+// Implements what must be implemented, and counts.
+class CountingOps final : public CrossDeviceOps {
+ public:
+  using CrossDeviceOps::CrossDeviceOps;
+
+  int reductions = 0;
+  CommunicationOptions last_options;
+
+ private:
+  at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+                       const CommunicationOptions& options) override {
+    ++reductions;
+    last_options = options;
+    const std::vector<at::Tensor> inputs(value.begin(), value.end());
+    return reduce_tree(op, inputs);
+  }
+};
+
+PerReplica<at::Tensor> per_replica(std::vector<at::Tensor> components) {
+  return PerReplica<at::Tensor>(std::move(components));
+}
+
+TEST(CrossDeviceOps, ReduceCallsTheImplementationWithTheOptions) {
+  CountingOps ops;
+  const at::Tensor sum = ops.reduce(ReduceOp::kSum, per_replica({tensor({1.f}), tensor({2.f})}),
+                                    {.bytes_per_pack = 7});
+  EXPECT_TRUE(bit_equal(sum, tensor({3.f})));
+  EXPECT_EQ(ops.reductions, 1);
+  EXPECT_EQ(ops.last_options.bytes_per_pack, 7);
+}
+
+TEST(CrossDeviceOps, ComponentsMustBeAlike) {
+  CountingOps ops;
+  EXPECT_TUTTI_ERROR(
+      ops.reduce(ReduceOp::kSum, per_replica({tensor({1.f}), tensor({1.f}), tensor({1.f, 2.f})})),
+      ErrorCode::kInvalidArgument,
+      "CrossDeviceOps::reduce: replica 0 has float32[1] but replica 2 has float32[2]",
+      "give Strategy::reduce an axis");
+  EXPECT_TUTTI_ERROR(ops.reduce(ReduceOp::kSum, per_replica({tensor({1.f}), tensor({1.})})),
+                     ErrorCode::kInvalidArgument,
+                     "replica 0 has float32[1] but replica 1 has float64[1]");
+  EXPECT_EQ(ops.reductions, 0);
+}
+
+TEST(CrossDeviceOps, UndefinedComponentsAreErrors) {
+  CountingOps ops;
+  EXPECT_TUTTI_ERROR(ops.reduce(ReduceOp::kSum, per_replica({tensor({1.f}), at::Tensor()})),
+                     ErrorCode::kInvalidArgument,
+                     "CrossDeviceOps::reduce: the component of replica 1 is an undefined tensor");
+  EXPECT_TUTTI_ERROR(ops.reduce(ReduceOp::kSum, per_replica({at::Tensor()})),
+                     ErrorCode::kInvalidArgument, "the component of replica 0 is an undefined");
+}
+
+TEST(CrossDeviceOps, TypesThatCannotBeReducedAreErrors) {
+  CountingOps ops;
+  EXPECT_TUTTI_ERROR(ops.reduce(ReduceOp::kSum, per_replica({tensor({true}), tensor({true})})),
+                     ErrorCode::kInvalidArgument,
+                     "CrossDeviceOps::reduce: values of type bool cannot be reduced by kSum");
+  EXPECT_TUTTI_ERROR(ops.reduce(ReduceOp::kMax, per_replica({at::empty({2}, at::kComplexFloat)})),
+                     ErrorCode::kInvalidArgument, "complex64 cannot be reduced by kMax");
+}
+
+TEST(CrossDeviceOps, ImpossibleOptionsAreErrors) {
+  CountingOps ops;
+  EXPECT_TUTTI_ERROR(
+      ops.reduce(ReduceOp::kSum, per_replica({tensor({1.f})}), {.bytes_per_pack = -1}),
+      ErrorCode::kInvalidArgument, "bytes_per_pack is -1");
+  test::TensorGrid grid = {{tensor({1.f})}};
+  EXPECT_TUTTI_ERROR(test::all_reduce(ops, ReduceOp::kSum, grid, grid, {.bytes_per_pack = -1}),
+                     ErrorCode::kInvalidArgument, "bytes_per_pack is -1");
+}
+
+TEST(CrossDeviceOps, ANullArenaIsAnError) {
+  EXPECT_TUTTI_ERROR(CountingOps(std::shared_ptr<Arena>()), ErrorCode::kInvalidArgument,
+                     "CrossDeviceOps: the arena is null.");
+}
+
+TEST(CrossDeviceOps, KeepsTheArenaItIsGiven) {
+  const auto arena = std::make_shared<HeapArena>();
+  CountingOps ops(arena);
+  EXPECT_EQ(&ops.arena(), arena.get());
+}
+
+TEST(CrossDeviceOps, AllReduceByDefaultReducesEachTensorOnceAndCopiesIt) {
+  for (const bool threads : {false, true}) {
+    CountingOps ops;
+    test::TensorGrid inputs = {{tensor({1.f, 2.f}), tensor({int64_t{5}})},
+                               {tensor({10.f, 20.f}), tensor({int64_t{6}})}};
+    test::TensorGrid outputs = {{at::empty({2}), at::empty({1}, at::kDouble)},
+                                {at::empty({2}), at::empty({1}, at::kDouble)}};
+    test::all_reduce(ops, ReduceOp::kMean, inputs, outputs, {.bytes_per_pack = 3},
+                     {.members = 2, .threads = threads});
+    EXPECT_EQ(ops.reductions, 2) << "one member does it for all";
+    EXPECT_EQ(ops.last_options.bytes_per_pack, 3);
+    for (size_t r = 0; r < 2; ++r) {
+      EXPECT_TRUE(bit_equal(outputs[r][0], tensor({5.5f, 11.f})));
+      EXPECT_TRUE(bit_equal(outputs[r][1], tensor({5.5})));
+    }
+    EXPECT_TRUE(bit_equal(inputs[0][0], tensor({1.f, 2.f}))) << "inputs are left alone";
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The words by which the replicas of a runner keep track of one another, and the
+// error of those that are released.
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string>
+
+#include "tutti/base/error.h"
+
+namespace tutti::internal {
+namespace tally {
+
+// Parts of tally_.
+inline constexpr uint64_t kArrived = 1;
+inline constexpr uint64_t kDone = uint64_t{1} << 16;
+inline constexpr uint64_t kFinished = uint64_t{1} << 32;
+inline constexpr uint64_t kCountMask = 0xffff;
+inline constexpr uint64_t kPoisoned = uint64_t{1} << 62;
+inline constexpr uint64_t kPoisonPending = uint64_t{1} << 63;
+
+// Parts of signal_.
+inline constexpr uint32_t kOpen = 1;
+inline constexpr uint32_t kPoisonHint = 2;  // flipped: look at the tally
+inline constexpr uint32_t kMeeting = 4;
+
+inline uint32_t meeting_of(uint32_t signal) { return signal / kMeeting; }
+
+inline uint64_t arrived(uint64_t tally) { return tally & kCountMask; }
+inline uint64_t done(uint64_t tally) { return (tally / kDone) & kCountMask; }
+inline uint64_t finished(uint64_t tally) { return (tally / kFinished) & kCountMask; }
+
+}  // namespace tally
+
+// Thrown on replicas that are released because another one failed.
+class CancelledByPeer final : public Error {
+ public:
+  explicit CancelledByPeer(const std::string& text) : Error(ErrorCode::kCancelled, text) {}
+};
+
+/// What the exception says, in one line.
+std::string text_of(const std::exception_ptr& error);
+
+inline double seconds(std::chrono::milliseconds time) {
+  return static_cast<double>(time.count()) / 1000;
+}
+
+}  // namespace tutti::internal

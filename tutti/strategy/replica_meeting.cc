@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The meetings of ReplicaRunner.
+//
+// A meeting is one word, tally_: how many replicas have arrived at the present
+// meeting point, have done their share of it, and have finished the present run.
+//
+//   arrive ──► arrived + finished < N     wait for signal_
+//          ──► arrived == N               the last one completes the requests alone,
+//                                         or opens the meeting: then each compares,
+//                                         does its share and adds to `done`
+//          ──► arrived + finished == N    somebody finished without coming: error
+//   finish ──► arrived + finished == N    the same, seen from the other side
+//   done == N ──► whoever was last empties the tally and signals the next meeting
+//   throw  ──► poison: whoever waits or arrives later leaves with an error
+//
+// signal_ holds the number of the meeting and whether it is open, so that one
+// write tells the waiting replicas everything.
+//
+// Once all have arrived nobody leaves before the end: the requests lie on the
+// stacks of the replicas. A poison that comes then takes effect after it.
+
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+
+#include "tutti/base/log.h"
+#include "tutti/device/device_scope.h"
+#include "tutti/strategy/internal/tally.h"
+#include "tutti/strategy/replica_runner.h"
+
+namespace tutti {
+
+using namespace internal::tally;  // NOLINT(google-build-using-namespace): its few constants
+using internal::CancelledByPeer;
+using internal::seconds;
+using internal::text_of;
+
+namespace internal {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    // LibTorch appends a backtrace; the first line says what happened.
+    const std::string_view text = e.what();
+    return std::string(text.substr(0, text.find('\n')));
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace internal
+
+void ReplicaRunner::meet(int replica, MeetingRequest& request) {
+  Replica& me = replicas_.at(static_cast<size_t>(replica));
+  if (me.state.load(std::memory_order_relaxed) != State::kRunning ||
+      me.in_meeting.exchange(true, std::memory_order_acquire)) {
+    const bool running = me.state.load(std::memory_order_relaxed) != State::kIdle &&
+                         me.state.load(std::memory_order_relaxed) != State::kFinished;
+    throw Error(ErrorCode::kFailedPrecondition,
+                message(who_, ": ", request.describe(), " on replica ",
+                        me.context->replica_id_in_sync_group(),
+                        running ? " while another thread of this replica is at a meeting point. "
+                                  "Only one thread of a replica may call at a time."
+                                : ", but its function is not running: the others would never "
+                                  "come. Call it, or the backward pass that needs it, inside "
+                                  "Strategy::run."));
+  }
+  struct Leave {
+    Replica& me;
+    ~Leave() {
+      me.state.store(State::kRunning, std::memory_order_relaxed);
+      me.in_meeting.store(false, std::memory_order_release);
+    }
+  } const leave{me};
+  me.last_file.store(request.site().file, std::memory_order_relaxed);
+  me.last_line.store(request.site().line, std::memory_order_relaxed);
+  me.last_call.store(request.name(), std::memory_order_relaxed);
+  me.meetings.fetch_add(1, std::memory_order_relaxed);
+  request.attach(notes_.data());
+  MeetingNote& note = notes_[static_cast<size_t>(replica)];
+  if (const MeetingNote wanted = request.note(); !(note == wanted)) note = wanted;
+  me.state.store(State::kWaiting, std::memory_order_relaxed);
+
+  const uint32_t seen = signal_.load();
+  const uint32_t meeting = meeting_of(seen);
+  const uint64_t tally = tally_.fetch_add(kArrived, std::memory_order_acq_rel) + kArrived;
+  if ((tally & kPoisoned) != 0) {
+    tally_.fetch_sub(kArrived, std::memory_order_relaxed);
+    throw_poison();
+  }
+  if (arrived(tally) + finished(tally) < static_cast<uint64_t>(size())) {
+    if (!wait_for_all(replica, seen, request)) {
+      throw_if_failed(meeting);
+      return;
+    }
+  } else if (finished(tally) > 0 || request.completer() != MeetingRequest::Completer::kAll) {
+    complete_alone(replica, meeting, finished(tally) == 0);
+    return;
+  } else {
+    signal_.bump(kOpen);
+  }
+  complete_together(replica, meeting);
+}
+
+// Returns true when this replica has a share to do, false when the meeting has
+// ended. Looks at the tally only after a signal: polling it would take its cache
+// line away from those who still arrive.
+bool ReplicaRunner::wait_for_all(int replica, uint32_t seen, const MeetingRequest& request) {
+  const uint32_t meeting = meeting_of(seen);
+  release_permit();
+  struct Reacquire {
+    ReplicaRunner* runner;
+    ~Reacquire() { runner->acquire_permit(); }
+  } const reacquire{this};
+  const std::chrono::milliseconds limit = request.timeout().value_or(options_.meeting_timeout);
+  std::optional<Deadline> warning;
+  std::optional<Deadline> deadline;
+  while (true) {
+    if (!signal_.poll(seen, wait_mode())) {
+      if (!deadline) {
+        deadline = Deadline::after(limit);
+        warning = Deadline::after(options_.meeting_warning);
+      }
+      if (!signal_.park(seen, warning->when() < deadline->when() ? *warning : *deadline)) {
+        if (deadline->passed()) {
+          on_deadline(replica, request, limit);
+          deadline = Deadline::forever();
+        } else if (warning->passed()) {
+          warning = Deadline::forever();
+          log(LogLevel::kWarning,
+              message(who_, ": ", request.name(), " has waited for ",
+                      seconds(options_.meeting_warning), " s; ", where_replicas_are(), "."));
+        }
+        continue;
+      }
+    }
+    seen = signal_.load();
+    if (meeting_of(seen) != meeting) return false;
+    if ((seen & kOpen) != 0) return true;
+    if ((tally_.load(std::memory_order_acquire) & kPoisoned) != 0) throw_poison();
+  }
+}
+
+// The last to arrive does the work of all.
+void ReplicaRunner::complete_alone(int replica, uint32_t meeting, bool all_came) {
+  std::exception_ptr error;
+  const Requests requests = all_came ? collect_requests(replica) : Requests();
+  if (requests.empty()) {
+    error = std::make_exception_ptr(all_came ? mismatch_error() : count_error());
+    fail_meeting(meeting, error);
+  } else {
+    const internal::FrameScope cross(&host_, nullptr);
+    // Which replica comes last is chance; the device and the random numbers of a
+    // merge function must not be.
+    const DeviceScope device(replicas_[0].context->device());
+    std::optional<ReplicaRandom::Scope> random;
+    if (replica != 0 && replicas_[0].random) random.emplace(*replicas_[0].random);
+    const bool last = requests[0]->completer() == MeetingRequest::Completer::kLast;
+    MeetingRequest& request = *requests[last ? static_cast<size_t>(replica) : 0];
+    try {
+      request.complete({requests.data(), requests.size()});
+    } catch (...) {
+      error = std::current_exception();
+      fail_meeting(meeting,
+                   std::make_exception_ptr(CancelledByPeer(message(
+                       who_, ": released because ", request.name(), " failed: ", text_of(error)))));
+    }
+  }
+  close_meeting(meeting, /*opened=*/false);
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+// Every replica does its share, then waits for the others.
+void ReplicaRunner::complete_together(int replica, uint32_t meeting) {
+  std::exception_ptr error;
+  const Requests requests = collect_requests(replica);
+  if (requests.empty()) {
+    error = std::make_exception_ptr(mismatch_error());
+    fail_meeting(meeting, error);
+  } else {
+    const internal::FrameScope cross(&host_, nullptr);
+    try {
+      requests[static_cast<size_t>(replica)]->complete({requests.data(), requests.size()});
+    } catch (...) {
+      error = std::current_exception();
+      const Replica& me = replicas_[static_cast<size_t>(replica)];
+      fail_meeting(meeting,
+                   std::make_exception_ptr(CancelledByPeer(message(
+                       who_, ": released because ", requests[static_cast<size_t>(replica)]->name(),
+                       " failed on replica ", me.context->replica_id_in_sync_group(), ": ",
+                       text_of(error)))));
+    }
+  }
+  const uint32_t seen = signal_.load();
+  const uint64_t tally = tally_.fetch_add(kDone, std::memory_order_acq_rel) + kDone;
+  if (done(tally) == static_cast<uint64_t>(size())) {
+    close_meeting(meeting, /*opened=*/true);
+  } else {
+    wait_for_end(seen);
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+  throw_if_failed(meeting);
+}
+
+void ReplicaRunner::wait_for_end(uint32_t seen) {
+  release_permit();
+  const uint32_t meeting = meeting_of(seen);
+  std::optional<Deadline> warning;
+  while (meeting_of(seen) == meeting) {
+    // No limit: the others are inside our own code, working on our memory.
+    if (!signal_.poll(seen, wait_mode())) {
+      if (!warning) warning = Deadline::after(options_.meeting_warning);
+      if (!signal_.park(seen, *warning)) {
+        warning = Deadline::forever();
+        log(LogLevel::kWarning,
+            message(who_, ": a collective operation takes more than ",
+                    seconds(options_.meeting_warning), " s; ", where_replicas_are(), "."));
+      }
+    }
+    seen = signal_.load();
+  }
+  acquire_permit();
+}
+
+// Empties the tally for the next meeting and releases those who wait for the end.
+void ReplicaRunner::close_meeting(uint32_t meeting, bool opened) {
+  const bool failed = failed_meeting_.load(std::memory_order_relaxed) == meeting;
+  uint64_t tally = tally_.load(std::memory_order_relaxed);
+  while (true) {
+    const bool poisoned = failed || (tally & (kPoisoned | kPoisonPending)) != 0;
+    const uint64_t next = (tally & (kCountMask * kFinished)) | (poisoned ? kPoisoned : 0);
+    if (tally_.compare_exchange_weak(tally, next, std::memory_order_acq_rel)) break;
+  }
+  signal_.bump(opened ? kMeeting - kOpen : kMeeting);
+}
+
+// Called before the replica that saw the error counts as done, so that the one
+// who closes the meeting knows.
+void ReplicaRunner::fail_meeting(uint32_t meeting, std::exception_ptr error_of_others) {
+  const MutexLock lock(poison_mutex_);
+  if (failed_meeting_.load(std::memory_order_relaxed) == meeting) return;
+  poison_error_ = std::move(error_of_others);
+  failed_meeting_.store(meeting, std::memory_order_relaxed);
+}
+
+void ReplicaRunner::throw_if_failed(uint32_t meeting) {
+  if (failed_meeting_.load(std::memory_order_relaxed) == meeting) throw_poison();
+}
+
+// The requests of all, or nothing when they do not agree with that of `replica`.
+// Every replica comes to the same result.
+ReplicaRunner::Requests ReplicaRunner::collect_requests(int replica) const {
+  const MeetingNote& mine = notes_[static_cast<size_t>(replica)];
+  Requests requests;
+  for (const MeetingNote& each : notes_) {
+    if (each.fingerprint != mine.fingerprint ||
+        (each.type != mine.type && !(*each.type == *mine.type))) {
+      return {};
+    }
+    requests.push_back(each.request);
+  }
+  return requests;
+}
+
+void ReplicaRunner::on_deadline(int replica, const MeetingRequest& request,
+                                std::chrono::milliseconds limit) {
+  const int id = replicas_[static_cast<size_t>(replica)].context->replica_id_in_sync_group();
+  const Error error(ErrorCode::kDeadlineExceeded,
+                    message(who_, ": replica ", id, " waited ", seconds(limit), " s in ",
+                            request.describe(), "; ", where_replicas_are(),
+                            ". If the work between two meeting points may take longer, raise "
+                            "meeting_timeout or CommunicationOptions::timeout."));
+  poison(std::make_exception_ptr(error), /*only_while_waiting=*/true);
+}
+
+Error ReplicaRunner::mismatch_error() const {
+  std::string calls;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const MeetingRequest& request = *notes_[i].request;
+    const CallSite site = request.site();
+    calls +=
+        message(calls.empty() ? "replica " : "; replica ",
+                replicas_[i].context->replica_id_in_sync_group(), " called ", request.describe());
+    if (site.line != 0) calls += message(" (", site, ")");
+  }
+  return {ErrorCode::kInvalidArgument,
+          message(who_, ": replicas asked for different things at meeting point ",
+                  replicas_[0].meetings.load(std::memory_order_relaxed), " of this run: ", calls,
+                  ". Every replica must make the same calls in the same order, with equal types "
+                  "and shapes (all_gather accepts different sizes along its axis).")};
+}
+
+Error ReplicaRunner::count_error() const {
+  return {ErrorCode::kFailedPrecondition,
+          message(who_, "::run: replicas made different numbers of calls: ", where_replicas_are(),
+                  ". Every replica must make the same merge_call, all_reduce and all_gather calls "
+                  "in the same order.")};
+}
+
+// Returns false when it has no effect: the run was poisoned before, or the wait
+// that this is about has just ended.
+bool ReplicaRunner::poison(std::exception_ptr error, bool only_while_waiting) {
+  {
+    const MutexLock lock(poison_mutex_);
+    uint64_t tally = tally_.load(std::memory_order_relaxed);
+    while (true) {
+      if ((tally & (kPoisoned | kPoisonPending)) != 0) return false;
+      const bool in_completion =
+          arrived(tally) == static_cast<uint64_t>(size()) && finished(tally) == 0;
+      if (in_completion && only_while_waiting) return false;
+      poison_error_ = error;
+      const uint64_t bit = in_completion ? kPoisonPending : kPoisoned;
+      if (tally_.compare_exchange_weak(tally, tally | bit, std::memory_order_acq_rel)) break;
+    }
+  }
+  signal_.flip(kPoisonHint);
+  return true;
+}
+
+void ReplicaRunner::throw_poison() {
+  std::exception_ptr error;
+  {
+    const MutexLock lock(poison_mutex_);
+    error = poison_error_;
+  }
+  std::rethrow_exception(error);
+}
+
+std::string ReplicaRunner::where_replicas_are() const {
+  std::string text;
+  for (const Replica& each : replicas_) {
+    const char* call = each.last_call.load(std::memory_order_relaxed);
+    const int meetings = each.meetings.load(std::memory_order_relaxed);
+    const CallSite site{each.last_file.load(std::memory_order_relaxed),
+                        each.last_line.load(std::memory_order_relaxed)};
+    text +=
+        message(text.empty() ? "replica " : ", replica ", each.context->replica_id_in_sync_group());
+    const std::string where = call == nullptr
+                                  ? std::string("no meeting point yet")
+                                  : message(call, ", meeting point ", meetings,
+                                            site.line == 0 ? "" : message(" at ", site));
+    switch (each.state.load(std::memory_order_relaxed)) {
+      case State::kWaiting:
+        text += message(" waits in ", where);
+        break;
+      case State::kRunning:
+        text += message(" is computing (last: ", where, ")");
+        break;
+      case State::kFinished:
+        text += message(" has finished (last: ", where, ")");
+        break;
+      case State::kIdle:
+        text += " is idle";
+        break;
+    }
+  }
+  return text;
+}
+
+}  // namespace tutti
