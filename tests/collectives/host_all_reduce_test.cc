@@ -26,7 +26,7 @@ using test::tensor;
 using Grid = test::TensorGrid;
 
 // A plain loop over elements, by the recursive definition of the tree. The mean of integers is
-// taken in double and int64.
+// taken of their sum in int64.
 at::Tensor plain_loop(ReduceOp op, const Grid& inputs, size_t t) {
   const at::ScalarType dtype = inputs[0][t].scalar_type();
   at::Tensor result =
@@ -35,8 +35,11 @@ at::Tensor plain_loop(ReduceOp op, const Grid& inputs, size_t t) {
     for (int64_t i = 0; i < result.numel(); ++i) {
       if constexpr (std::is_integral_v<T>) {
         if (op == ReduceOp::kMean) {
-          int64_t sum = 0;
-          for (const auto& replica : inputs) sum += replica[t].data_ptr<T>()[i];
+          uint64_t bits = 0;  // sums of int64 may wrap
+          for (const auto& replica : inputs) {
+            bits += static_cast<uint64_t>(replica[t].data_ptr<T>()[i]);
+          }
+          const auto sum = static_cast<int64_t>(bits);
           const auto n = static_cast<int64_t>(inputs.size());
           if (result.scalar_type() == at::kDouble) {
             result.data_ptr<double>()[i] = static_cast<double>(sum) / static_cast<double>(n);

@@ -62,6 +62,18 @@ void expect_on_all(const Strategy& strategy, const ThreadState& expected) {
   for (const ThreadState& state : states) EXPECT_EQ(state, expected);
 }
 
+// at::set_num_threads also decides with what new threads of the process begin; puts that back.
+class ThreadDefault {
+ public:
+  ThreadDefault() = default;
+  ~ThreadDefault() { at::set_num_threads(original_); }
+  ThreadDefault(const ThreadDefault&) = delete;
+  ThreadDefault& operator=(const ThreadDefault&) = delete;
+
+ private:
+  int original_ = at::get_num_threads();
+};
+
 void spoil_this_thread() {
   at::GradMode::set_enabled(!at::GradMode::is_enabled());
   at::autocast::set_cpu_enabled(!at::autocast::is_cpu_enabled());
@@ -144,6 +156,7 @@ TEST(CallerState, GradientsOfCastWeightsReachTheWeights) {
 }
 
 TEST(CallerState, EveryThreadIsAsBeforeAfterAFunctionThatChangesIt) {
+  const ThreadDefault put_back;
   for (const bool fail : {false, true}) {
     const MirroredStrategy strategy(cpus(3), {.runner = {.threads_per_replica = 2}});
     const ThreadState before;
@@ -165,6 +178,7 @@ TEST(CallerState, EveryThreadIsAsBeforeAfterAFunctionThatChangesIt) {
 }
 
 TEST(CallerState, EveryThreadIsAsBeforeAfterAFailedMeeting) {
+  const ThreadDefault put_back;
   const MirroredStrategy strategy(cpus(2));
   const ThreadState before;
   EXPECT_THROW(strategy.run([] {
@@ -190,12 +204,11 @@ TEST(CallerState, LibTorchUsesTheThreadsOfAReplica) {
 }
 
 TEST(CallerState, TheCallersThreadCountComesBack) {
-  const int original = at::get_num_threads();
+  const ThreadDefault put_back;
   const MirroredStrategy strategy(cpus(2), {.runner = {.threads_per_replica = 1}});
   at::set_num_threads(3);
   strategy.run([] { EXPECT_EQ(at::get_num_threads(), 1); });
   EXPECT_EQ(at::get_num_threads(), 3);
-  at::set_num_threads(original);
 }
 
 TEST(CallerState, ThreadsAreTheCoresDividedByTheReplicas) {

@@ -29,15 +29,14 @@ size_t size_class(size_t bytes) {
 }  // namespace
 
 at::Tensor Arena::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
-  int64_t count = 1;
+  auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (const int64_t size : sizes) {
-    if (size < 0 || __builtin_mul_overflow(count, size, &count)) {
+    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
       throw Error(ErrorCode::kInvalidArgument,
                   message("Arena::empty: the shape ", sizes, " is not possible."));
     }
   }
-  const size_t bytes = static_cast<size_t>(count) * c10::elementSize(dtype);
-  std::shared_ptr<void> block = do_allocate(std::max<size_t>(bytes, 1));
+  std::shared_ptr<void> block = do_allocate(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
   void* data = block.get();
   return at::from_blob(
       data, sizes, [block = std::move(block)](void*) mutable { block.reset(); },

@@ -73,10 +73,11 @@ class Reader {
   void read_job(std::string_view part, const std::vector<std::string_view>& words) {
     const auto is_name_char = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
     if (words.size() != 2 || words[1].empty() ||
-        !std::all_of(words[1].begin(), words[1].end(), is_name_char)) {
+        (words[1] != "*" && !std::all_of(words[1].begin(), words[1].end(), is_name_char))) {
       fail(text_, message("\"", part, "\" is not job:NAME with letters, digits and _"));
     }
     if (spec_.job) fail(text_, "the job is given twice");
+    if (words[1] == "*") return;
     spec_.job = std::string(words[1]);
   }
 
@@ -89,7 +90,8 @@ class Reader {
   }
 
   void read_device(std::string_view part, std::string_view type, std::string_view index) {
-    if (spec_.type) fail(text_, "the device is given twice");
+    if (device_given_) fail(text_, "the device is given twice");
+    device_given_ = true;
     if (type.empty()) fail(text_, message("\"", part, "\" has no device type"));
     if (type != "*") spec_.type = upper(type);
     if (index != "*") spec_.index = number(part, index);
@@ -107,6 +109,7 @@ class Reader {
 
   std::string_view text_;
   DeviceSpec spec_;
+  bool device_given_ = false;
 };
 
 template <class Field>

@@ -96,12 +96,15 @@ std::vector<DeviceSpec> LogicalDeviceTable::resolve(std::string_view who,
                           "Name each device once; more CPU replicas are CPU:1, CPU:2, ..."));
     }
   }
-  if (!cpu_count_ && needed <= kMaxCpuDevices) cpu_count_ = needed;
-  for (const DeviceSpec& spec : specs) check_exists_locked(who, spec);
+  // A list that is refused decides nothing.
+  const int cpu_count = !cpu_count_ && needed <= kMaxCpuDevices ? needed : cpu_count_locked();
+  for (const DeviceSpec& spec : specs) check_exists(who, spec, cpu_count);
+  cpu_count_ = cpu_count;
   return specs;
 }
 
-void LogicalDeviceTable::check_exists_locked(std::string_view who, const DeviceSpec& spec) const {
+void LogicalDeviceTable::check_exists(std::string_view who, const DeviceSpec& spec,
+                                      int cpu_count) const {
   if (*spec.job != "localhost" || *spec.replica != 0 || *spec.task != 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 message(who, ": device \"", spec,
@@ -114,7 +117,7 @@ void LogicalDeviceTable::check_exists_locked(std::string_view who, const DeviceS
     throw Error(ErrorCode::kUnimplemented, message(who, ": device type \"", *spec.type,
                                                    "\" is not supported; use CPU or GPU."));
   }
-  const int count = is_cpu ? cpu_count_locked() : gpu_count_;
+  const int count = is_cpu ? cpu_count : gpu_count_;
   if (*spec.index < count) return;
   const std::string remedy =
       is_cpu ? message("Call set_logical_cpu_devices(", *spec.index + 1,
@@ -122,7 +125,7 @@ void LogicalDeviceTable::check_exists_locked(std::string_view who, const DeviceS
              : std::string("GPUs need a LibTorch built with CUDA and a visible device.");
   throw Error(ErrorCode::kNotFound,
               message(who, ": device \"", spec.short_name(), "\" does not exist; this process has ",
-                      describe(cpu_count_locked(), gpu_count_), ". ", remedy));
+                      describe(cpu_count, gpu_count_), ". ", remedy));
 }
 
 LogicalDeviceTable& logical_device_table() {

@@ -50,8 +50,7 @@ class LogicalDeviceTable {
 
  private:
   int cpu_count_locked() const TUTTI_REQUIRES(mutex_) { return cpu_count_.value_or(1); }
-  void check_exists_locked(std::string_view who, const DeviceSpec& spec) const
-      TUTTI_REQUIRES(mutex_);
+  void check_exists(std::string_view who, const DeviceSpec& spec, int cpu_count) const;
 
   const int gpu_count_;
   mutable Mutex mutex_;

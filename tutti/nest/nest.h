@@ -60,8 +60,8 @@ namespace internal {
 
 template <class T>
 inline constexpr bool is_scalar_leaf =
-    std::is_arithmetic_v<T> && !std::is_same_v<T, long double> && !std::is_same_v<T, wchar_t> &&
-    !std::is_same_v<T, char16_t> && !std::is_same_v<T, char32_t>;
+    std::is_arithmetic_v<T> && !std::is_const_v<T> && !std::is_same_v<T, long double> &&
+    !std::is_same_v<T, wchar_t> && !std::is_same_v<T, char16_t> && !std::is_same_v<T, char32_t>;
 
 template <class T>
 inline constexpr bool is_leaf = is_scalar_leaf<T> || std::is_same_v<T, at::Tensor> ||
@@ -249,7 +249,10 @@ struct StructureWriter {
     }
   }
   void close() {}
-  void key(std::string_view name) { text += std::string(name) + ' '; }
+  void key(std::string_view name) {
+    // The length tells "a b" from two keys.
+    text += std::to_string(name.size()) + ':' + std::string(name) + ' ';
+  }
   template <class L>
   void leaf(L&) {}
 };
@@ -272,8 +275,8 @@ LeafList leaves_of(T& value) {
   return std::move(collector.leaves);
 }
 
-/// What a value's leaves do not show: "[3 " for a vector of three, "{2 a b " for
-/// a map with keys a and b, "?0 " for an empty optional.
+/// What a value's leaves do not show: "[3 " for a vector of three, "{2 1:a 1:b "
+/// for a map with keys a and b, "?0 " for an empty optional.
 template <Nest T>
 std::string structure_of(const T& value) {
   internal::StructureWriter writer;

@@ -30,6 +30,14 @@ std::string float_text(T value, bool alone) {
   return text;
 }
 
+// One part of a complex number, as short as its precision allows: "1", "-0.5".
+std::string part_text(at::ScalarType type, double value) {
+  std::string text = type == at::kComplexDouble ? float_text(value, false)
+                                                : float_text(static_cast<float>(value), false);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
 std::string element_text(const at::Tensor& flat, int64_t i, bool alone) {
   const at::ScalarType type = flat.scalar_type();
   if (type == at::kBool) return flat.data_ptr<bool>()[i] ? "true" : "false";
@@ -40,7 +48,8 @@ std::string element_text(const at::Tensor& flat, int64_t i, bool alone) {
   const at::Tensor element = flat[i];
   if (at::isComplexType(type)) {
     const auto z = element.item().toComplexDouble();
-    return message("(", z.real(), z.imag() < 0 ? "" : "+", z.imag(), "j)");
+    return message("(", part_text(type, z.real()), std::signbit(z.imag()) ? "" : "+",
+                   part_text(type, z.imag()), "j)");
   }
   if (at::isQIntType(type)) return message(element.dequantize().item<float>());
   return std::to_string(element.item<int64_t>());

@@ -15,6 +15,7 @@ class DefaultExtended final : public StrategyExtended {
  public:
   DefaultExtended() : StrategyExtended("DefaultStrategy", {DeviceSpec::canonical("CPU:0")}, 0, 1) {}
 
+  bool is_ambient() const override { return true; }
   CrossDeviceOps& cross_device_ops() override { return cross_device_ops_; }
 
   void meet(ReplicaContext&, MeetingRequest& request) override {

@@ -2,8 +2,11 @@
 
 #include "tutti/strategy/make_strategy.h"
 
+#include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -24,7 +27,7 @@ namespace {
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path);
-  if (!file) {
+  if (!file || std::filesystem::is_directory(path)) {
     throw Error(ErrorCode::kNotFound, message("make_strategy: cannot read the file \"", path,
                                               "\" given by "
                                               "--strategy-config."));
@@ -48,6 +51,25 @@ int parse_count(const std::string& flag, const std::string& text) {
     refuse(message(flag, " is \"", text, "\"; it must be a number from 0 (automatic) up."));
   }
   return value;
+}
+
+[[noreturn]] void refuse_value(const std::string& key, const nlohmann::json& value,
+                               const char* wanted) {
+  refuse(message("\"", key, "\" is ", value.dump(), "; it must be ", wanted, "."));
+}
+
+std::vector<std::string> read_devices(const nlohmann::json& value) {
+  const bool strings = value.is_array() && std::all_of(value.begin(), value.end(),
+                                                       [](auto& each) { return each.is_string(); });
+  if (!strings) refuse_value("devices", value, "a list of strings");
+  return value.get<std::vector<std::string>>();
+}
+
+int read_count(const std::string& key, const nlohmann::json& value) {
+  const bool fits =
+      value.is_number_integer() && value >= 0 && value <= std::numeric_limits<int>::max();
+  if (!fits) refuse_value(key, value, "a whole number from 0 (automatic) up");
+  return value.get<int>();
 }
 
 // The flags found, by name; takes them out of argv.
@@ -89,13 +111,14 @@ StrategyConfig StrategyConfig::from_json(std::string_view text) {
     if (!json.is_object()) refuse("the configuration is no JSON object {...}.");
     for (const auto& [key, value] : json.items()) {
       if (key == "strategy") {
+        if (!value.is_string()) refuse_value(key, value, "a string");
         config.strategy = value.get<std::string>();
       } else if (key == "devices") {
-        config.devices = value.get<std::vector<std::string>>();
+        config.devices = read_devices(value);
       } else if (key == "threads_per_replica") {
-        config.threads_per_replica = value.get<int>();
+        config.threads_per_replica = read_count(key, value);
       } else if (key == "concurrent_replicas") {
-        config.concurrent_replicas = value.get<int>();
+        config.concurrent_replicas = read_count(key, value);
       } else {
         refuse(message("unknown key \"", key,
                        "\"; known are strategy, devices, "
@@ -117,7 +140,11 @@ StrategyConfig parse_strategy_flags(int& argc, char** argv) {
   };
   StrategyConfig config;
   if (const auto path = flag("--strategy-config")) {
-    config = StrategyConfig::from_json(read_file(*path));
+    try {
+      config = StrategyConfig::from_json(read_file(*path));
+    } catch (const Error& error) {
+      throw Error(error.code(), message(error.what(), " (in the file \"", *path, "\")"));
+    }
   }
   if (const auto name = flag("--strategy")) config.strategy = *name;
   if (const auto devices = flag("--devices")) config.devices = split_devices(*devices);

@@ -38,7 +38,7 @@ ReplicaContext::ReplicaContext(ReplicaHost& host, int replica_id, int local_id, 
 
 void ReplicaContext::check_current(const char* function) const {
   const internal::ContextFrame* frame = internal::current_frame();
-  if (frame != nullptr && frame->replica == this) return;
+  if (frame == nullptr ? host_->is_ambient() : frame->replica == this) return;
   const std::string where = frame == nullptr ? std::string("outside Strategy::run")
                             : frame->replica == nullptr
                                 ? std::string("in cross-replica context")

@@ -34,6 +34,9 @@ class ReplicaHost {
  public:
   virtual ~ReplicaHost() = default;
 
+  /// Whether its context is valid on threads that are in no scope or run.
+  virtual bool is_ambient() const { return false; }
+
   /// Waits until every replica has come with a request, and completes them.
   virtual void meet(ReplicaContext& context, MeetingRequest& request) = 0;
 

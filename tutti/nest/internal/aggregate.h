@@ -76,7 +76,9 @@ constexpr bool has_c_array() {
 
 template <class T>
 constexpr bool is_usable_aggregate() {
-  if constexpr (!std::is_class_v<T> || !std::is_aggregate_v<T>) {
+  // A struct with an rvalue reference cannot be copied.
+  if constexpr (!std::is_class_v<T> || !std::is_aggregate_v<T> ||
+                !std::is_copy_constructible_v<T>) {
     return false;
   } else {
     constexpr size_t fields = count_fields<T>();

@@ -90,7 +90,8 @@ struct ReplicaCall {
       decltype(std::tuple_cat(whole<A>(std::declval<std::remove_reference_t<A>&>(), size_t{})...));
 
   static constexpr bool kSpread = applies<F, Parts>::value;
-  static constexpr bool kCallable = kSpread || applies<F, Whole>::value;
+  // Not `||`: it would instantiate a generic body for the form that is not used.
+  static constexpr bool kCallable = std::disjunction_v<applies<F, Parts>, applies<F, Whole>>;
 
   static decltype(auto) apply(const F& fn, size_t replica, std::remove_reference_t<A>&... args) {
     if constexpr (kSpread) {

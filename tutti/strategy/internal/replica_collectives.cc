@@ -206,7 +206,8 @@ class AllReduceRequest final : public MeetingRequest {
   }
 
   void mark_leaf(const Leaf& leaf) {
-    mark(static_cast<uint64_t>(leaf.kind) << 8 | leaf.bytes);
+    mark(static_cast<uint64_t>(leaf.kind) << 16 | static_cast<uint64_t>(leaf.is_signed) << 8 |
+         leaf.bytes);
     if (leaf.kind == Leaf::Kind::kTensor) {
       mark_shape(leaf.tensor(), leaf.tensor().sizes());
     } else if (leaf.kind == Leaf::Kind::kIndexedSlices) {

@@ -88,7 +88,7 @@ class Components {
     out << class_name << ":{\n";
     for (size_t i = 0; i < size(); ++i) {
       out << "  " << i << ": ";
-      print_value(out, *slots_[i]);
+      internal::print_value(out, *slots_[i]);
       out << (i + 1 < size() ? ",\n" : "\n");
     }
     out << '}';
