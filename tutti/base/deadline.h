@@ -13,7 +13,12 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline after(std::chrono::nanoseconds delay) { return Deadline(Clock::now() + delay); }
+  /// Ten years and more are for ever: they would not fit the clock.
+  template <class Rep, class Period>
+  static Deadline after(std::chrono::duration<Rep, Period> delay) {
+    if (delay >= std::chrono::hours(24 * 3650)) return forever();
+    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(delay));
+  }
   static Deadline at(Clock::time_point when) { return Deadline(when); }
   static Deadline forever() { return Deadline(Clock::time_point::max()); }
 

@@ -16,7 +16,7 @@ namespace tutti {
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 /// Receives every line at or above the level, without a line end. May be called
-/// from any thread, one call at a time. Must not log.
+/// from any thread, one call at a time. Must not log; what it throws is dropped.
 using LogSink = std::function<void(LogLevel level, const std::string& line)>;
 
 /// Replaces the sink and returns the one before; an empty sink stands for standard error.

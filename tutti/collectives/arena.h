@@ -15,6 +15,9 @@
 
 namespace tutti {
 
+/// From this size on a result is worth taking from an arena: its pages are warm.
+inline constexpr size_t kArenaAboveBytes = 64 << 10;
+
 /// Thread-safe.
 class Arena {
  public:
@@ -33,8 +36,8 @@ class Arena {
 };
 
 /// Heap memory, advised to use huge pages. Blocks that come back are kept and
-/// handed out again, so that a training loop allocates in its first steps only.
-/// Thread-safe.
+/// handed out again, so that a training loop allocates in its first steps only; the
+/// system gets them back when the arena is gone. Thread-safe.
 class HeapArena final : public Arena {
  public:
   HeapArena();

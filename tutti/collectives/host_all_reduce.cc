@@ -24,8 +24,6 @@ constexpr int64_t kMinChunkBytes = 8 << 10;
 // look for them is longer than what they could save.
 constexpr int64_t kClaimAboveBytes = 1 << 20;
 constexpr int64_t kLineBytes = 64;
-// From here on results come from the arena, whose pages are warm.
-constexpr int64_t kArenaAboveBytes = 64 << 10;
 
 bool in_host_memory(const AllReduceBatch& batch, size_t tensor) {
   const at::ScalarType dtype = batch.like(tensor).scalar_type();
@@ -189,11 +187,12 @@ at::Tensor HostAllReduce::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& v
   std::vector<at::Tensor> inputs;
   bool host = reduced_dtype(op, dtype) == dtype;
   for (const at::Tensor& component : value) {
-    inputs.push_back(component.detach().contiguous());
+    // The kernels read memory, where a conjugate or negative view is not yet done.
+    inputs.push_back(component.detach().resolve_conj().resolve_neg().contiguous());
     host = host && component.device().is_cpu();
   }
   if (!host) return reduce_tree(op, inputs);
-  at::Tensor result = inputs[0].nbytes() >= static_cast<size_t>(kArenaAboveBytes)
+  at::Tensor result = inputs[0].nbytes() >= kArenaAboveBytes
                           ? arena().empty(inputs[0].sizes(), dtype)
                           : at::empty(inputs[0].sizes(), inputs[0].options());
   std::vector<const void*> pointers;

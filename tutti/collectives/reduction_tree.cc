@@ -266,6 +266,8 @@ at::ScalarType reduced_dtype(ReduceOp op, at::ScalarType dtype) {
 void reduce_tree(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
                  std::span<void* const> outputs, int64_t begin, int64_t end) {
   TUTTI_CHECK(!inputs.empty() && !outputs.empty() && reduced_dtype(op, dtype) == dtype);
+  const bool sum = op == ReduceOp::kSum || op == ReduceOp::kMean;
+  TUTTI_CHECK(sum || std::find(inputs.begin(), inputs.end(), nullptr) == inputs.end());
   if (begin >= end) return;
   Reduction(op, dtype, inputs, outputs).run(begin, end);
 }

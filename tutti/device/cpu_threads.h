@@ -29,7 +29,8 @@ class TorchThreadsScope {
 
 /// Sets OpenBLAS' process-wide thread count for the life of the object; the
 /// last of several overlapping scopes to end restores the value found by the
-/// first. Does nothing with another BLAS, whose threads LibTorch sets itself.
+/// first, and while they overlap the count of the last to begin holds. Does nothing
+/// with another BLAS, whose threads LibTorch sets itself.
 /// Thread-safe.
 class BlasThreadsScope {
  public:

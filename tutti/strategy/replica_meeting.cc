@@ -26,6 +26,7 @@
 
 #include "tutti/base/log.h"
 #include "tutti/device/device_scope.h"
+#include "tutti/strategy/internal/caller_state.h"
 #include "tutti/strategy/internal/tally.h"
 #include "tutti/strategy/replica_runner.h"
 
@@ -70,7 +71,8 @@ void ReplicaRunner::meet(int replica, MeetingRequest& request) {
   struct Leave {
     Replica& me;
     ~Leave() {
-      me.state.store(State::kRunning, std::memory_order_relaxed);
+      State waiting = State::kWaiting;
+      me.state.compare_exchange_strong(waiting, State::kRunning, std::memory_order_relaxed);
       me.in_meeting.store(false, std::memory_order_release);
     }
   } const leave{me};
@@ -143,55 +145,70 @@ bool ReplicaRunner::wait_for_all(int replica, uint32_t seen, const MeetingReques
   }
 }
 
+// What the others get when one of them fails for all. Must not throw: they wait.
+std::exception_ptr ReplicaRunner::released_error(const char* what, int replica,
+                                                 const std::exception_ptr& error) const noexcept {
+  try {
+    const int id = replicas_[static_cast<size_t>(replica)].context->replica_id_in_sync_group();
+    return std::make_exception_ptr(CancelledByPeer(message(
+        who_, ": released because ", what, " failed on replica ", id, ": ", text_of(error))));
+  } catch (...) {
+    return error;
+  }
+}
+
 // The last to arrive does the work of all.
 void ReplicaRunner::complete_alone(int replica, uint32_t meeting, bool all_came) {
   std::exception_ptr error;
-  const Requests requests = all_came ? collect_requests(replica) : Requests();
-  if (requests.empty()) {
-    error = std::make_exception_ptr(all_came ? mismatch_error() : count_error());
-    fail_meeting(meeting, error);
-  } else {
-    const internal::FrameScope cross(&host_, nullptr);
-    // Which replica comes last is chance; the device and the random numbers of a
-    // merge function must not be.
-    const DeviceScope device(replicas_[0].context->device());
-    std::optional<ReplicaRandom::Scope> random;
-    if (replica != 0 && replicas_[0].random) random.emplace(*replicas_[0].random);
-    const bool last = requests[0]->completer() == MeetingRequest::Completer::kLast;
-    MeetingRequest& request = *requests[last ? static_cast<size_t>(replica) : 0];
-    try {
-      request.complete({requests.data(), requests.size()});
-    } catch (...) {
-      error = std::current_exception();
-      fail_meeting(meeting,
-                   std::make_exception_ptr(CancelledByPeer(message(
-                       who_, ": released because ", request.name(), " failed: ", text_of(error)))));
+  try {
+    if (!all_came) throw count_error();
+    const Requests requests = collect_requests(replica);
+    if (requests.empty()) throw mismatch_error();
+    error = call_complete(replica, requests);
+    if (error != nullptr) {
+      fail_meeting(meeting, released_error(requests[0]->name(), replica, error));
     }
+  } catch (...) {
+    error = std::current_exception();  // the requests differ: everybody's error
+    fail_meeting(meeting, error);
   }
   close_meeting(meeting, /*opened=*/false);
   if (error != nullptr) std::rethrow_exception(error);
 }
 
+std::exception_ptr ReplicaRunner::call_complete(int replica, const Requests& requests) {
+  try {
+    const internal::FrameScope cross(&host_, nullptr);
+    const std::span<MeetingRequest* const> all(requests.data(), requests.size());
+    if (requests[0]->completer() != MeetingRequest::Completer::kFirst) {
+      requests[static_cast<size_t>(replica)]->complete(all);
+      return nullptr;
+    }
+    // Which replica comes last is chance; what a merge function finds must not be.
+    const internal::CallerState::Scope caller(*caller_);
+    const DeviceScope device(replicas_[0].context->device());
+    std::optional<ReplicaRandom::Scope> random;
+    if (replicas_[0].random) random.emplace(*replicas_[0].random);
+    requests[0]->complete(all);
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 // Every replica does its share, then waits for the others.
 void ReplicaRunner::complete_together(int replica, uint32_t meeting) {
   std::exception_ptr error;
-  const Requests requests = collect_requests(replica);
-  if (requests.empty()) {
-    error = std::make_exception_ptr(mismatch_error());
-    fail_meeting(meeting, error);
-  } else {
-    const internal::FrameScope cross(&host_, nullptr);
-    try {
-      requests[static_cast<size_t>(replica)]->complete({requests.data(), requests.size()});
-    } catch (...) {
-      error = std::current_exception();
-      const Replica& me = replicas_[static_cast<size_t>(replica)];
-      fail_meeting(meeting,
-                   std::make_exception_ptr(CancelledByPeer(message(
-                       who_, ": released because ", requests[static_cast<size_t>(replica)]->name(),
-                       " failed on replica ", me.context->replica_id_in_sync_group(), ": ",
-                       text_of(error)))));
+  try {
+    const Requests requests = collect_requests(replica);
+    if (requests.empty()) throw mismatch_error();
+    error = call_complete(replica, requests);
+    if (error != nullptr) {
+      fail_meeting(meeting, released_error(requests[0]->name(), replica, error));
     }
+  } catch (...) {
+    error = std::current_exception();
+    fail_meeting(meeting, error);
   }
   const uint32_t seen = signal_.load();
   const uint64_t tally = tally_.fetch_add(kDone, std::memory_order_acq_rel) + kDone;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <system_error>
 #include <typeinfo>
 
 #include <c10/util/SmallVector.h>
@@ -99,21 +100,32 @@ ReplicaRunner::ReplicaRunner(std::string who, ReplicaHost& host,
       replicas_[i].random.emplace(contexts[i]->replica_id_in_sync_group());
     }
   }
-  for (int i = 1; i < size(); ++i) {
-    threads_of_replicas_.push_back(
-        std::make_unique<Thread>(message("tutti/replica", i), [this, i] { thread_body(i); }));
+  try {
+    for (int i = 1; i < size(); ++i) {
+      threads_of_replicas_.push_back(
+          std::make_unique<Thread>(message("tutti/replica", i), [this, i] { thread_body(i); }));
+    }
+  } catch (const std::system_error& error) {
+    const size_t started = threads_of_replicas_.size() + 1;
+    stop();  // the destructor of an object that was never made does not run
+    throw Error(ErrorCode::kUnavailable,
+                message(who_, ": cannot start the thread of replica ", started, " of ", size(),
+                        ": ", error.what(), ". Use fewer replicas or raise the limit."));
   }
 }
 
-ReplicaRunner::~ReplicaRunner() {
+ReplicaRunner::~ReplicaRunner() { stop(); }
+
+void ReplicaRunner::stop() {
   stopping_.store(true);
   go_.bump();
+  threads_of_replicas_.clear();
 }
 
 // ---- one run ---------------------------------------------------------------
 
 void ReplicaRunner::run(FunctionRef<void(ReplicaContext&)> fn) {
-  if (fork_count() != fork_count_) {
+  if (size() > 1 && fork_count() != fork_count_) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message(who_,
                         "::run: this process was forked after the strategy was made, and "
@@ -135,6 +147,7 @@ void ReplicaRunner::run(FunctionRef<void(ReplicaContext&)> fn) {
   fn_ = fn;
   caller_ = &caller;
   tally_.store(0, std::memory_order_relaxed);
+  failed_meeting_.store(~uint32_t{0}, std::memory_order_relaxed);
   for (Replica& replica : replicas_) {
     replica.meetings.store(0, std::memory_order_relaxed);
     replica.last_call.store(nullptr, std::memory_order_relaxed);
@@ -147,25 +160,31 @@ void ReplicaRunner::run(FunctionRef<void(ReplicaContext&)> fn) {
   rethrow_first_error();
 }
 
+// First come, first served. turn_ counts the runs that have ended; a caller that
+// gave up leaves its number behind, to be passed over.
 void ReplicaRunner::take_turn() {
-  if (!busy_.exchange(true, std::memory_order_acquire)) return;
+  const uint32_t mine = next_turn_.fetch_add(1, std::memory_order_relaxed);
+  if (turn_.load() == mine) return;
   const Deadline deadline = Deadline::after(options_.meeting_timeout);
   while (true) {
     const uint32_t seen = turn_.load();
-    if (!busy_.exchange(true, std::memory_order_acquire)) return;
-    if (!turn_.wait(seen, WaitMode::kYield, deadline)) {
-      throw Error(ErrorCode::kDeadlineExceeded,
-                  message(who_, "::run: another thread has been in run() of this strategy for ",
-                          seconds(options_.meeting_timeout), " s; ", where_replicas_are(),
-                          ". Callers take turns; a replica's function must not wait for a thread "
-                          "that calls run()."));
-    }
+    if (seen == mine) return;
+    if (turn_.wait(seen, WaitMode::kYield, deadline)) continue;
+    const MutexLock lock(turn_mutex_);
+    if (turn_.load() == mine) return;
+    given_up_.insert(mine);
+    throw Error(ErrorCode::kDeadlineExceeded,
+                message(who_, "::run: another thread has been in run() of this strategy for ",
+                        seconds(options_.meeting_timeout), " s; ", where_replicas_are(),
+                        ". Callers take turns; a replica's function must not wait for a thread "
+                        "that calls run()."));
   }
 }
 
 void ReplicaRunner::end_turn() {
-  busy_.store(false, std::memory_order_release);
+  const MutexLock lock(turn_mutex_);
   turn_.bump();
+  while (given_up_.erase(turn_.load()) > 0) turn_.bump();
 }
 
 void ReplicaRunner::thread_body(int replica) {
@@ -208,12 +227,27 @@ void ReplicaRunner::call_function(int replica) {
 void ReplicaRunner::finish(int replica) {
   Replica& me = replicas_[static_cast<size_t>(replica)];
   me.state.store(State::kFinished, std::memory_order_relaxed);
-  const uint64_t tally = tally_.fetch_add(kFinished, std::memory_order_acq_rel) + kFinished;
   const auto all = static_cast<uint64_t>(size());
-  if (arrived(tally) > 0 && arrived(tally) + finished(tally) == all && (tally & kPoisoned) == 0) {
-    poison(std::make_exception_ptr(count_error()));
+  uint64_t tally = tally_.load(std::memory_order_relaxed);
+  while (true) {
+    const uint64_t next = tally + kFinished;
+    const bool others_wait_in_vain =
+        arrived(next) > 0 && arrived(next) + finished(next) == all && (next & kPoisoned) == 0;
+    if (others_wait_in_vain) {
+      // In one step with the count: a later poison could hit the next run.
+      const auto error = std::make_exception_ptr(count_error());
+      const MutexLock lock(poison_mutex_);
+      poison_error_ = error;
+      if (!tally_.compare_exchange_strong(tally, next | kPoisoned, std::memory_order_acq_rel)) {
+        continue;
+      }
+      signal_.flip(kPoisonHint);
+    } else if (!tally_.compare_exchange_weak(tally, next, std::memory_order_acq_rel)) {
+      continue;
+    }
+    if (finished(next) == all) all_finished_.bump();
+    return;
   }
-  if (finished(tally) == all) all_finished_.bump();
 }
 
 void ReplicaRunner::wait_for_others() {

@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <typeinfo>
 #include <vector>
@@ -94,6 +95,7 @@ class ReplicaRunner {
 
   using Requests = c10::SmallVector<MeetingRequest*, 8>;
 
+  void stop();
   void take_turn();
   void end_turn();
   void thread_body(int replica);
@@ -106,6 +108,9 @@ class ReplicaRunner {
   bool wait_for_all(int replica, uint32_t seen, const MeetingRequest& request);
   void complete_alone(int replica, uint32_t meeting, bool all_came);
   void complete_together(int replica, uint32_t meeting);
+  std::exception_ptr call_complete(int replica, const Requests& requests);
+  std::exception_ptr released_error(const char* what, int replica,
+                                    const std::exception_ptr& error) const noexcept;
   void wait_for_end(uint32_t seen);
   void close_meeting(uint32_t meeting, bool opened);
   void fail_meeting(uint32_t meeting, std::exception_ptr error_of_others);
@@ -133,8 +138,10 @@ class ReplicaRunner {
   std::vector<MeetingNote> notes_;
 
   // One run.
-  std::atomic<bool> busy_{false};
+  std::atomic<uint32_t> next_turn_{0};
   WaitWord turn_;
+  Mutex turn_mutex_;
+  std::set<uint32_t> given_up_ TUTTI_GUARDED_BY(turn_mutex_);
   WaitWord go_;
   std::atomic<bool> stopping_{false};
   FunctionRef<void(ReplicaContext&)> fn_;

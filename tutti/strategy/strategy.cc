@@ -56,7 +56,8 @@ bool in_cross_replica_context() {
   return frame != nullptr && frame->replica == nullptr;
 }
 
-ReplicaContext* get_replica_context() {
+ReplicaContext* get_replica_context(CallSite site) {
+  internal::set_last_context_site(site);
   const internal::ContextFrame* frame = internal::current_frame();
   if (frame != nullptr) return frame->replica;
   return &default_strategy_extended()->replica_context(0);

@@ -139,8 +139,9 @@ bool has_strategy();
 bool in_cross_replica_context();
 
 /// The calling thread's replica; null in cross-replica context. Outside of any
-/// scope it is the default strategy's only replica.
-ReplicaContext* get_replica_context();
+/// scope it is the default strategy's only replica. `site` is the caller's line,
+/// for errors.
+ReplicaContext* get_replica_context(CallSite site = CallSite::current());
 
 /// Makes a strategy current on this thread without a scope, until it is replaced
 /// or cleared by nullopt. Inside a scope it is kFailedPrecondition.

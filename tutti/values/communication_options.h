@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hints for one collective call. What a call gives wins over what its strategy
-// was made with.
+// Hints for one collective call.
 
 #pragma once
 

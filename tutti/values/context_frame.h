@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include "tutti/base/call_site.h"
+
 namespace tutti {
 
 class ReplicaContext;
@@ -24,6 +26,11 @@ const ContextFrame* current_frame();
 
 /// The local id of the replica this thread works for, or -1.
 int current_local_replica();
+
+/// Where this thread last asked for its replica's context: the nearest line that is
+/// known of a merge_call, which takes any number of arguments and so none for it.
+CallSite last_context_site();
+void set_last_context_site(CallSite site);
 
 /// Pushes a frame for the life of the object, which must be on the stack.
 class FrameScope {

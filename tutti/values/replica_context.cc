@@ -9,6 +9,7 @@ namespace internal {
 namespace {
 
 thread_local const ContextFrame* innermost_frame = nullptr;
+thread_local CallSite context_site;
 
 }  // namespace
 
@@ -18,6 +19,10 @@ int current_local_replica() {
   const ContextFrame* frame = innermost_frame;
   return frame != nullptr && frame->replica != nullptr ? frame->replica->local_replica_id() : -1;
 }
+
+CallSite last_context_site() { return context_site; }
+
+void set_last_context_site(CallSite site) { context_site = site; }
 
 FrameScope::FrameScope(ReplicaHost* host, ReplicaContext* replica)
     : frame_{host, replica, innermost_frame} {

@@ -155,7 +155,7 @@ class MergeRequest final : public MeetingRequest {
   using Result = typename handed_out<Returned>::type;
 
   MergeRequest(const ReplicaContext& context, const F& fn, const A&... args)
-      : MeetingRequest("merge_call", {}, Completer::kFirst),
+      : MeetingRequest("merge_call", last_context_site(), Completer::kFirst),
         context_(context),
         fn_(fn),
         args_(args...) {}

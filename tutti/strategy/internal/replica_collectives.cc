@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // all_reduce and all_gather of replicas: each replica checks its own leaves and
-// allocates its results, then they meet and the last to arrive combines them.
+// allocates its results, then they meet and combine them: together, or the last to
+// arrive for all when there is little to do.
 // The autograd functions wrap the same for tensors that need a gradient.
 //
 // A gradient is computed where backward() runs, which may be a thread of
@@ -37,7 +38,6 @@ using torch::autograd::variable_list;
 constexpr char kAllReduce[] = "all_reduce";
 constexpr char kAllReduceInPlace[] = "all_reduce_";
 
-constexpr size_t kArenaAboveBytes = 64 << 10;
 // Below this the replica that arrives last reduces alone: a second meeting takes
 // longer than the work.
 constexpr int64_t kShareAboveBytes = 1 << 10;
@@ -112,14 +112,28 @@ class AllReduceRequest final : public MeetingRequest {
     choose_completer();
   }
 
+  // Throws when one tensor is listed twice: it would be reduced twice.
   void reduce_in_place() {
+    if (tensors_.size() > 1) {
+      c10::SmallVector<const void*, 8> seen;
+      for (const at::Tensor* tensor : tensors_) {
+        if (tensor->numel() > 0) seen.push_back(tensor->data_ptr());
+      }
+      std::sort(seen.begin(), seen.end());
+      if (std::adjacent_find(seen.begin(), seen.end()) != seen.end()) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "ReplicaContext::all_reduce_: two leaves share their memory, which would be "
+                    "reduced twice. List each tensor once.");
+      }
+    }
     for (at::Tensor* tensor : tensors_) add_memory(tensor->data_ptr(), tensor->data_ptr());
   }
 
   // Results in memory of their own; inputs as the kernels want them.
   void allocate_outputs() {
     for (at::Tensor* tensor : tensors_) {
-      inputs_.push_back(tensor->is_contiguous() ? *tensor : tensor->contiguous());
+      // The kernels read memory, where a conjugate or negative view is not yet done.
+      inputs_.push_back(tensor->resolve_conj().resolve_neg().contiguous());
       const at::ScalarType dtype = reduced_dtype(op_, tensor->scalar_type());
       const bool from_arena = tensor->device().is_cpu() && tensor->nbytes() >= kArenaAboveBytes;
       outputs_.push_back(
@@ -401,7 +415,13 @@ variable_list reduce_gradients(const Call& call, ReduceOp op, variable_list grad
   const BackwardContext context(call, function);
   LeafList leaves;
   for (Variable& gradient : gradients) {
-    leaves.push_back({Leaf::Kind::kTensor, 0, false, &gradient});
+    // LibTorch makes zeros for outputs that have no gradient, such as masks.
+    const at::ScalarType dtype = gradient.scalar_type();
+    if (at::isFloatingType(dtype) || at::isComplexType(dtype)) {
+      leaves.push_back({Leaf::Kind::kTensor, 0, false, &gradient});
+    } else {
+      gradient = Variable();
+    }
   }
   call.strategy->all_reduce(*call.context, op, leaves, "", call.options, call.site);
   return gradients;
@@ -465,6 +485,7 @@ class AllGatherFunction : public torch::autograd::Function<AllGatherFunction> {
     const c10::intrusive_ptr<Call> call = saved_call(*context);
     variable_list results = reduce_gradients(*call, ReduceOp::kSum, gradients, "all_gather");
     for (size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].defined()) continue;
       const int64_t rank = results[i].dim();
       const int64_t axis = call->axis < 0 ? call->axis + rank : call->axis;
       results[i] = results[i].narrow(axis, call->begins[i], call->sizes[i]);
@@ -511,6 +532,9 @@ void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op,
                      " but not contiguous; reduce "
                      "tensor.contiguous() and copy it back."));
     }
+    if (tensor.is_conj() || tensor.is_neg()) {
+      refuse("all_reduce_", i, "is a conjugate or negative view; reduce a copy of it.");
+    }
     if (tensor.requires_grad() && at::GradMode::is_enabled()) {
       refuse("all_reduce_", i,
              "requires a gradient, and reducing in place is not differentiable; "
@@ -526,6 +550,13 @@ void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op,
   AllReduceRequest request(kAllReduceInPlace, *this, context, op, leaves, structure, options, site);
   request.reduce_in_place();
   meet(context, request);
+  for (const Leaf& leaf : leaves) {
+    // As LibTorch's own in-place operators do: a graph that saved the old value
+    // must notice.
+    if (leaf.kind == Leaf::Kind::kTensor && !leaf.tensor().is_inference()) {
+      leaf.tensor().unsafeGetTensorImpl()->bump_version();
+    }
+  }
 }
 
 void StrategyExtended::all_gather(ReplicaContext& context, const LeafList& leaves,

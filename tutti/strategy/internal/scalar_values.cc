@@ -20,6 +20,8 @@ T combine_scalars(ReduceOp op, T a, T b) {
     case ReduceOp::kMax:
       return a > b || a != a ? a : b;
     case ReduceOp::kProduct:
+      // As 64 bits: 16-bit factors would become int, which may overflow.
+      if constexpr (std::is_unsigned_v<T>) return static_cast<T>(uint64_t{a} * b);
       return static_cast<T>(a * b);
     default:
       return static_cast<T>(a + b);

@@ -32,6 +32,7 @@ std::vector<int64_t> normal_axes(const at::Tensor& tensor, at::IntArrayRef axes)
   std::vector<int64_t> result;
   for (const int64_t axis : axes) {
     const int64_t rank = tensor.dim();
+    if (rank == 0) refuse("reduce", message(describe(tensor), " is a scalar: it has no axis."));
     if (axis < -rank || axis >= rank) {
       refuse("reduce", message("axis ", axis, " is out of range for ", describe(tensor),
                                "; it must lie between ", -rank, " and ", rank - 1, "."));
@@ -143,6 +144,11 @@ std::vector<at::Tensor> tensors_of(const char* function, const std::vector<Leaf>
     if (!column[r].tensor().defined()) {
       refuse(function, message("the value of replica ", r, " has an undefined tensor."));
     }
+    if (column[r].tensor().layout() != at::kStrided) {
+      refuse(function, message("the value of replica ", r,
+                               " is not a dense tensor; use "
+                               "IndexedSlices for sparse values."));
+    }
     tensors.push_back(column[r].tensor().detach());
   }
   return tensors;
@@ -187,6 +193,7 @@ void reduce_per_replica(const StrategyExtended& strategy, ReduceOp op, const Red
                         at::OptionalIntArrayRef axis) {
   check_cross_replica(strategy, "reduce", "all_reduce()");
   check_structures("reduce", leaves, structures);
+  if (axis.has_value() && axis->empty()) axis = c10::nullopt;  // no axis is none
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < result.size(); ++i) {
     const std::vector<Leaf> column = column_of(leaves, i);
@@ -253,6 +260,7 @@ void gather_per_replica(const StrategyExtended& strategy, const ReduceLeaves& le
 void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList& result,
                   at::OptionalIntArrayRef axis) {
   check_cross_replica(strategy, "reduce", "all_reduce()");
+  if (axis.has_value() && axis->empty()) axis = c10::nullopt;
   const bool same_everywhere =
       op == ReduceOp::kMean || op == ReduceOp::kMin || op == ReduceOp::kMax;
   if (!same_everywhere && strategy.num_replicas_in_sync() > 1) {
