@@ -35,7 +35,8 @@ TEST(PerReplica, HoldsOneComponentForEachReplica) {
 TEST(PerReplica, RefusesToBeEmpty) {
   EXPECT_TUTTI_ERROR(PerReplica<int>(std::vector<int>{}), ErrorCode::kInvalidArgument,
                      "PerReplica: there must be at least one component.");
-  EXPECT_TUTTI_ERROR(PerReplica<int>(internal::Slots<int>{}), ErrorCode::kInvalidArgument,
+  EXPECT_TUTTI_ERROR(PerReplica<int>(internal::FromSlots{}, internal::Slots<int>{}),
+                     ErrorCode::kInvalidArgument,
                      "PerReplica: there must be at least one component.");
 }
 

@@ -79,7 +79,7 @@ auto fields_of(T& value) {
   if constexpr (HasNestFields<Plain>) {
     return nest_fields<Plain>::of(value);
   } else {
-    return aggregate_fields(value);
+    return internal::aggregate_fields(value);
   }
 }
 

@@ -62,9 +62,11 @@ bool takes_generator(const c10::FunctionSchema& schema) {
 // Registers the kernels once, for the life of the process.
 void register_kernels() {
   static const bool registered = [] {
-    auto* const fallback = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    static auto* const fallback =
+        new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     fallback->fallback(torch::CppFunction::makeFallthrough());
-    auto* const aten = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+    static auto* const aten =
+        new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
       const auto handle = dispatcher.findSchema(name);

@@ -203,7 +203,7 @@ auto Strategy::run(const F& fn, A&&... args) const {
         const auto i = static_cast<size_t>(context.local_replica_id());
         slots[i].emplace(Call::apply(fn, i, args...));
       });
-      return PerReplica<R>(std::move(slots));
+      return PerReplica<R>(internal::FromSlots{}, std::move(slots));
     }
   }
 }
@@ -284,7 +284,7 @@ auto Strategy::distribute_values_from_function(const F& fn) const {
     slots[i].emplace(
         fn(ValueContext{context.replica_id_in_sync_group(), context.num_replicas_in_sync()}));
   }
-  return PerReplica<R>(std::move(slots));
+  return PerReplica<R>(internal::FromSlots{}, std::move(slots));
 }
 
 }  // namespace tutti

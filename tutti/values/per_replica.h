@@ -28,7 +28,8 @@ class PerReplica {
   /// Throws kInvalidArgument when there is no component.
   explicit PerReplica(std::vector<T> components)
       : components_("PerReplica", std::move(components)) {}
-  explicit PerReplica(internal::Slots<T> slots) : components_("PerReplica", std::move(slots)) {}
+  PerReplica(internal::FromSlots, internal::Slots<T> slots)
+      : components_("PerReplica", std::move(slots)) {}
 
   size_t size() const { return components_.size(); }
 
@@ -49,7 +50,7 @@ class PerReplica {
     using R = std::decay_t<std::invoke_result_t<F&, const T&>>;
     internal::Slots<R> results(size());
     for (size_t i = 0; i < size(); ++i) results[i].emplace(std::invoke(f, (*this)[i]));
-    return PerReplica<R>(std::move(results));
+    return PerReplica<R>(internal::FromSlots{}, std::move(results));
   }
 
   auto begin() { return components_.begin(); }
@@ -98,7 +99,7 @@ template <size_t I, class T>
 auto get(PerReplica<T>&& value) {
   internal::Slots<std::tuple_element_t<I, T>> slots(value.size());
   for (size_t i = 0; i < value.size(); ++i) slots[i].emplace(std::get<I>(std::move(value[i])));
-  return PerReplica<std::tuple_element_t<I, T>>(std::move(slots));
+  return PerReplica<std::tuple_element_t<I, T>>(internal::FromSlots{}, std::move(slots));
 }
 
 }  // namespace tutti

@@ -189,7 +189,7 @@ class MergeRequest final : public MeetingRequest {
     for (size_t i = 0; i < requests.size(); ++i) {
       slots[i].emplace(std::get<I>(static_cast<MergeRequest*>(requests[i])->args_));
     }
-    return PerReplica<T>(std::move(slots));
+    return PerReplica<T>(FromSlots{}, std::move(slots));
   }
 
   typename context_for<F>::type& context_;

@@ -23,6 +23,9 @@ namespace tutti::internal {
 template <class T>
 using Slots = std::vector<std::optional<T>>;
 
+/// Tells a value made of slots from one made of a braced list.
+struct FromSlots {};
+
 [[noreturn]] void throw_no_component(const char* class_name, size_t index, size_t size);
 [[noreturn]] void throw_not_only(size_t size);
 [[noreturn]] void throw_empty(const char* class_name);

@@ -18,7 +18,7 @@
 #include "tests/support/log_capture.h"
 #include "tests/support/tensors.h"
 
-namespace tutti::seed_examples_test {
+namespace tutti::api_examples_test {
 
 using test::tensor;
 
@@ -38,7 +38,7 @@ PerReplica<at::Tensor> batch_of(std::initializer_list<std::initializer_list<T>> 
   return PerReplica<at::Tensor>(std::move(components));
 }
 
-TEST(Seeds, DistributedValuesOfADataset) {
+TEST(ApiExamples, DistributedValuesOfADataset) {
   EXPECT_EQ(printed(batch_of({{5.F}, {6.F}})),
             "PerReplica:{\n"
             "  0: Tensor([5.], shape=(1,), dtype=float32),\n"
@@ -46,7 +46,7 @@ TEST(Seeds, DistributedValuesOfADataset) {
             "}");
 }
 
-TEST(Seeds, DistributedValuesOfADatasetFromAFunction) {
+TEST(ApiExamples, DistributedValuesOfADatasetFromAFunction) {
   EXPECT_EQ(printed(batch_of<int64_t>({{4, 5}, {6, 7}})),
             "PerReplica:{\n"
             "  0: Tensor([4 5], shape=(2,), dtype=int64),\n"
@@ -54,7 +54,7 @@ TEST(Seeds, DistributedValuesOfADatasetFromAFunction) {
             "}");
 }
 
-TEST(Seeds, DistributedValuesReturnedByRun) {
+TEST(ApiExamples, DistributedValuesReturnedByRun) {
   const auto strategy = two_replicas();
   const auto f = [] {
     ReplicaContext* context = get_replica_context();
@@ -72,7 +72,7 @@ TEST(Seeds, DistributedValuesReturnedByRun) {
             "}");
 }
 
-TEST(Seeds, DistributedValuesAsInputOfRun) {
+TEST(ApiExamples, DistributedValuesAsInputOfRun) {
   const auto strategy = two_replicas();
   const auto f = [](const at::Tensor& x) { return x * 2.0; };
   EXPECT_EQ(printed(strategy.run(f, batch_of({{5.F}, {6.F}}))),
@@ -87,13 +87,13 @@ TEST(Seeds, DistributedValuesAsInputOfRun) {
             "}");
 }
 
-TEST(Seeds, ReduceDistributedValues) {
+TEST(ApiExamples, ReduceDistributedValues) {
   const auto strategy = two_replicas();
   const at::Tensor sum = strategy.reduce(ReduceOp::kSum, batch_of({{5.F}, {6.F}}), /*axis=*/0);
   EXPECT_EQ(to_text(sum), "Tensor(11.0, shape=(), dtype=float32)");
 }
 
-TEST(Seeds, GetReplicaContext) {
+TEST(ApiExamples, GetReplicaContext) {
   const auto strategy = two_replicas();
   EXPECT_EQ(get_replica_context(), &default_strategy_extended()->replica_context(0));
   strategy.scope([] { EXPECT_EQ(get_replica_context(), nullptr); });
@@ -102,19 +102,19 @@ TEST(Seeds, GetReplicaContext) {
   EXPECT_EQ(contexts[1], &strategy.extended().replica_context(1));
 }
 
-TEST(Seeds, GetStrategy) {
+TEST(ApiExamples, GetStrategy) {
   const auto strategy = two_replicas();
   EXPECT_EQ(&get_strategy().extended(), default_strategy_extended().get());
   strategy.scope([&] { EXPECT_TRUE(get_strategy() == strategy); });
 }
 
-TEST(Seeds, HasStrategy) {
+TEST(ApiExamples, HasStrategy) {
   const auto strategy = two_replicas();
   EXPECT_FALSE(has_strategy());
   strategy.scope([] { EXPECT_TRUE(has_strategy()); });
 }
 
-TEST(Seeds, InCrossReplicaContext) {
+TEST(ApiExamples, InCrossReplicaContext) {
   const auto strategy = two_replicas();
   EXPECT_FALSE(in_cross_replica_context());
   {
@@ -129,7 +129,7 @@ TEST(Seeds, InCrossReplicaContext) {
             "}");
 }
 
-TEST(Seeds, OneDeviceStrategy) {
+TEST(ApiExamples, OneDeviceStrategy) {
   const OneDeviceStrategy strategy("/cpu:0");
   EXPECT_EQ(strategy.extended().parameter_devices()[0].to_string(),
             "/job:localhost/replica:0/task:0/device:CPU:0");
@@ -143,7 +143,7 @@ TEST(Seeds, OneDeviceStrategy) {
   EXPECT_EQ(portable, 90);
 }
 
-TEST(Seeds, ReplicaContextProperties) {
+TEST(ApiExamples, ReplicaContextProperties) {
   const auto strategy = two_replicas();
   const auto properties = strategy.run([] {
     const ReplicaContext* context = get_replica_context();
@@ -157,7 +157,7 @@ TEST(Seeds, ReplicaContextProperties) {
   strategy.run([&] { EXPECT_TRUE(get_replica_context()->strategy() == strategy); });
 }
 
-TEST(Seeds, MirroredStrategyTellsItsDevices) {
+TEST(ApiExamples, MirroredStrategyTellsItsDevices) {
   const test::LogCapture log;
   const auto strategy = two_replicas();
   EXPECT_EQ(log.count("Using MirroredStrategy with devices "
@@ -168,7 +168,7 @@ TEST(Seeds, MirroredStrategyTellsItsDevices) {
   EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
 }
 
-TEST(Seeds, Gather) {
+TEST(ApiExamples, Gather) {
   const auto strategy = two_replicas();
   const auto values = strategy.distribute_values_from_function([](const ValueContext&) {
     return tensor({1, 2}).reshape({2, 1});
@@ -177,7 +177,7 @@ TEST(Seeds, Gather) {
             "Tensor([[1] [2] [1] [2]], shape=(4, 1), dtype=int32)");
 }
 
-TEST(Seeds, ReduceAcrossReplicasOrOverTheGlobalBatch) {
+TEST(ApiExamples, ReduceAcrossReplicasOrOverTheGlobalBatch) {
   const auto strategy = two_replicas();
   const auto losses = batch_of({{0.F, 1.F, 2.F, 3.F}, {4.F, 5.F, 6.F, 7.F}});
   EXPECT_EQ(to_text(strategy.reduce(ReduceOp::kSum, losses)),
@@ -186,7 +186,7 @@ TEST(Seeds, ReduceAcrossReplicasOrOverTheGlobalBatch) {
             "Tensor(28.0, shape=(), dtype=float32)");
 }
 
-TEST(Seeds, ALastPartialBatchIsDividedBySix) {
+TEST(ApiExamples, ALastPartialBatchIsDividedBySix) {
   const auto strategy = two_replicas();
   const auto losses = batch_of({{0.F, 1.F, 2.F, 3.F}, {4.F, 5.F}});
   EXPECT_TUTTI_ERROR(strategy.reduce(ReduceOp::kMean, losses), ErrorCode::kInvalidArgument,
@@ -197,7 +197,7 @@ TEST(Seeds, ALastPartialBatchIsDividedBySix) {
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, means).item<float>(), 3.F);
 }
 
-TEST(Seeds, ReplicasWithoutExamplesDoNotCount) {
+TEST(ApiExamples, ReplicasWithoutExamplesDoNotCount) {
   const MirroredStrategy strategy({"CPU:0", "CPU:1", "CPU:2"});
   const auto first = batch_of<int64_t>({{0, 1}, {2, 3}, {}});  // range(8).batch(4) on three
   EXPECT_EQ(strategy.reduce(ReduceOp::kSum, first, 0).item<int64_t>(), 6);
@@ -207,7 +207,7 @@ TEST(Seeds, ReplicasWithoutExamplesDoNotCount) {
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, second, 0).item<double>(), 7);
 }
 
-TEST(Seeds, LocalResults) {
+TEST(ApiExamples, LocalResults) {
   const auto strategy = two_replicas();
   const auto results = strategy.local_results(
       strategy.run([] { return test::scalar(get_replica_context()->replica_id_in_sync_group()); }));
@@ -217,7 +217,7 @@ TEST(Seeds, LocalResults) {
   EXPECT_EQ(strategy.local_results(7), std::vector<int>{7});
 }
 
-TEST(Seeds, ACustomLoopSumsTheResultsOfItsSteps) {
+TEST(ApiExamples, ACustomLoopSumsTheResultsOfItsSteps) {
   const auto strategy = two_replicas();
   const std::vector<PerReplica<at::Tensor>> dataset = {batch_of({{5.F}, {6.F}}),
                                                        batch_of({{7.F}, {8.F}})};
@@ -231,7 +231,7 @@ TEST(Seeds, ACustomLoopSumsTheResultsOfItsSteps) {
   EXPECT_EQ(total.item<float>(), 26.F);
 }
 
-TEST(Seeds, AReplicaFunctionMayAllReduce) {
+TEST(ApiExamples, AReplicaFunctionMayAllReduce) {
   const auto strategy = two_replicas();
   const auto sums = strategy.run(
       [](const at::Tensor& x) { return get_replica_context()->all_reduce(ReduceOp::kSum, x); },
@@ -243,4 +243,4 @@ TEST(Seeds, AReplicaFunctionMayAllReduce) {
             "}");
 }
 
-}  // namespace tutti::seed_examples_test
+}  // namespace tutti::api_examples_test
