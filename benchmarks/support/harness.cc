@@ -149,10 +149,16 @@ void Harness::compare(const std::string& case_name, const std::vector<Variant>& 
     }
     std::vector<double> ratios;
     for (size_t r = 0; r < loads.size(); ++r) ratios.push_back(times[v][r] / times[0][r]);
-    std::printf("ratio %s %.2f  (ours %s, %s %s, quartiles %.2f..%.2f, foreign %.2f, %zu rounds)\n",
-                name.c_str(), quantile(ratios, 0.5), time_name(quantile(times[0], 0.5)).c_str(),
-                variants[v].name.c_str(), time_name(quantile(times[v], 0.5)).c_str(),
-                quantile(ratios, 0.25), quantile(ratios, 0.75), quantile(loads, 0.5), loads.size());
+    std::string limits;
+    for (size_t l = 1; l < count; ++l) {
+      if (variants[l].is_limit && l != v)
+        limits += "limit " + time_name(quantile(times[l], 0.5)) + ", ";
+    }
+    std::printf(
+        "ratio %s %.2f  (ours %s, %s %s, %squartiles %.2f..%.2f, foreign %.2f, %zu rounds)\n",
+        name.c_str(), quantile(ratios, 0.5), time_name(quantile(times[0], 0.5)).c_str(),
+        variants[v].name.c_str(), time_name(quantile(times[v], 0.5)).c_str(), limits.c_str(),
+        quantile(ratios, 0.25), quantile(ratios, 0.75), quantile(loads, 0.5), loads.size());
   }
 }
 

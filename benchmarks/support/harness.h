@@ -18,6 +18,8 @@ struct Variant {
   std::string name;
   /// Does the work `iterations` times and returns the seconds it took.
   std::function<double(int64_t iterations)> run;
+  /// Whether this is the best that can be hoped for rather than a rival.
+  bool is_limit = false;
 };
 
 class Harness {
@@ -32,8 +34,9 @@ class Harness {
   bool wants(const std::string& case_name) const;
 
   /// Times variants[0], ours, against each of the others and prints for each
-  ///   ratio <topic>/<case> <value>  (ours ..., <peer> ..., quartiles, foreign load)
-  /// where a value above 1 means that ours is faster.
+  ///   ratio <topic>/<case>/<peer> <value>  (ours ..., <peer> ..., limit ..., quartiles, ...)
+  /// where a value above 1 means that ours is faster. Against a limit the value is
+  /// the part of it that ours reaches.
   void compare(const std::string& case_name, const std::vector<Variant>& variants);
 
   /// Stops the program with a message when a result is wrong.
