@@ -42,6 +42,7 @@ inline ::testing::AssertionResult throws_error(FunctionRef<void()> statement, Er
 
 }  // namespace tutti::test
 
+// NOLINTNEXTLINE(readability-identifier-naming): stands beside GoogleTest's EXPECT_*
 #define EXPECT_TUTTI_ERROR(statement, code, ...)                                               \
   EXPECT_TRUE(                                                                                 \
       ::tutti::test::throws_error([&] { static_cast<void>(statement); }, code, {__VA_ARGS__})) \
