@@ -23,7 +23,7 @@ constexpr int kMaxReplicas = 4;
 
 // The peer's kernel: every input read once, every output written once.
 template <int N>
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__clang__)
 __attribute__((target("avx2"), optimize("O3")))
 #endif
 void
@@ -32,7 +32,9 @@ sum_slices(float* const* x, int64_t begin, int64_t end) {
   float* b = x[1];
   float* c = x[N > 2 ? 2 : 0];
   float* d = x[N > 2 ? 3 : 1];
+#if !defined(__clang__)
 #pragma GCC ivdep
+#endif
   for (int64_t i = begin; i < end; ++i) {
     float sum = a[i] + b[i];
     if constexpr (N > 2) sum += c[i] + d[i];
@@ -63,7 +65,8 @@ class Case {
 
   // 1 + 2 + ... of every pattern; small numbers are exact in float32.
   bool is_summed() const {
-    const auto factor = static_cast<float>(replicas_ * (replicas_ + 1) / 2);
+    const int sum = replicas_ * (replicas_ + 1) / 2;
+    const auto factor = static_cast<float>(sum);
     for (int r = 0; r < replicas_; ++r) {
       for (int64_t i = 0; i < count_; ++i) {
         if (pointers_[r][i] != factor * static_cast<float>(i % 97)) return false;

@@ -38,7 +38,8 @@ class Case {
   }
 
   bool is_summed() const {
-    const auto factor = static_cast<float>(replicas_ * (replicas_ + 1) / 2);
+    const int sum = replicas_ * (replicas_ + 1) / 2;
+    const auto factor = static_cast<float>(sum);
     for (const auto& list : tensors_) {
       for (size_t t = 0; t < kTensors; ++t) {
         const float* data = list[t].data_ptr<float>();
