@@ -280,7 +280,7 @@ TEST_P(StrategyContract, AllReduceInPlaceRefusesWhatItCannotWrite) {
   EXPECT_TUTTI_ERROR(refuse([] { return at::Tensor(); }, ReduceOp::kSum),
                      ErrorCode::kInvalidArgument, "undefined");
   EXPECT_NO_THROW(strategy().run([] {
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     at::Tensor weights = at::ones({2}).requires_grad_(true);
     get_replica_context()->all_reduce_(ReduceOp::kSum, weights);
   }));

@@ -228,7 +228,7 @@ TEST_P(StrategyContract, AllReduceWithoutAGradientIsNotInTheGraph) {
     const at::Tensor x = input_of(0, {2});
     EXPECT_TRUE(context->all_reduce(ReduceOp::kSum, x).requires_grad());
     EXPECT_TRUE(context->all_gather(x, 0).requires_grad());
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     EXPECT_FALSE(context->all_reduce(ReduceOp::kSum, x).requires_grad());
     EXPECT_FALSE(context->all_gather(x, 0).requires_grad());
   });

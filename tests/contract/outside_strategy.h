@@ -40,7 +40,7 @@ class OutsideOps final : public CrossDeviceOps {
  private:
   at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                        const CommunicationOptions&) override {
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     at::Tensor result = value[0].clone();
     for (size_t i = 1; i < value.size(); ++i) result = combine(op, result, value[i]);
     if (op != ReduceOp::kMean) return result;

@@ -18,6 +18,10 @@
 #include "tests/contract/strategy_contract.h"
 #include "tests/support/tensors.h"
 
+// LibTorch 2.4 renamed the autocast functions; the old names still work.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace tutti::caller_state_test {
 
 using test::bit_equal;
@@ -239,3 +243,5 @@ TEST(CallerState, BlasUsesTheThreadsOfAReplicaDuringRun) {
 }
 
 }  // namespace tutti::caller_state_test
+
+#pragma GCC diagnostic pop
