@@ -159,6 +159,14 @@ std::exception_ptr ReplicaRunner::released_error(const char* what, int replica,
 
 // The last to arrive does the work of all.
 void ReplicaRunner::complete_alone(int replica, uint32_t meeting, bool all_came) {
+  const std::exception_ptr error = compare_and_complete(replica, meeting, all_came);
+  close_meeting(meeting, /*opened=*/false);
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+// Returns the error of this replica, or null; what the others get is recorded.
+std::exception_ptr ReplicaRunner::compare_and_complete(int replica, uint32_t meeting,
+                                                       bool all_came) {
   std::exception_ptr error;
   try {
     if (!all_came) throw count_error();
@@ -172,8 +180,7 @@ void ReplicaRunner::complete_alone(int replica, uint32_t meeting, bool all_came)
     error = std::current_exception();  // the requests differ: everybody's error
     fail_meeting(meeting, error);
   }
-  close_meeting(meeting, /*opened=*/false);
-  if (error != nullptr) std::rethrow_exception(error);
+  return error;
 }
 
 std::exception_ptr ReplicaRunner::call_complete(int replica, const Requests& requests) {
@@ -198,18 +205,7 @@ std::exception_ptr ReplicaRunner::call_complete(int replica, const Requests& req
 
 // Every replica does its share, then waits for the others.
 void ReplicaRunner::complete_together(int replica, uint32_t meeting) {
-  std::exception_ptr error;
-  try {
-    const Requests requests = collect_requests(replica);
-    if (requests.empty()) throw mismatch_error();
-    error = call_complete(replica, requests);
-    if (error != nullptr) {
-      fail_meeting(meeting, released_error(requests[0]->name(), replica, error));
-    }
-  } catch (...) {
-    error = std::current_exception();
-    fail_meeting(meeting, error);
-  }
+  const std::exception_ptr error = compare_and_complete(replica, meeting, /*all_came=*/true);
   const uint32_t seen = signal_.load();
   const uint64_t tally = tally_.fetch_add(kDone, std::memory_order_acq_rel) + kDone;
   if (done(tally) == static_cast<uint64_t>(size())) {

@@ -108,6 +108,7 @@ class ReplicaRunner {
   bool wait_for_all(int replica, uint32_t seen, const MeetingRequest& request);
   void complete_alone(int replica, uint32_t meeting, bool all_came);
   void complete_together(int replica, uint32_t meeting);
+  std::exception_ptr compare_and_complete(int replica, uint32_t meeting, bool all_came);
   std::exception_ptr call_complete(int replica, const Requests& requests);
   std::exception_ptr released_error(const char* what, int replica,
                                     const std::exception_ptr& error) const noexcept;
