@@ -13,6 +13,7 @@
 #include "tutti/strategy/default_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
+#include "tutti/values/variable.h"
 
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"
@@ -141,6 +142,53 @@ TEST(ApiExamples, OneDeviceStrategy) {
   for (int i = 0; i < 10; ++i)
     portable += strategy.reduce(ReduceOp::kSum, strategy.run(step_fn, i));
   EXPECT_EQ(portable, 90);
+}
+
+TEST(ApiExamples, AVariableOfMirroredStrategyIsMirrored) {
+  const auto strategy = two_replicas();
+  const Scope scope = strategy.scope();
+  const Variable x(1.);
+  EXPECT_EQ(printed(x),
+            "MirroredVariable:{\n"
+            "  0: <tf.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>,\n"
+            "  1: <tf.Variable 'Variable/replica_1:0' shape=() dtype=float32, numpy=1.0>\n"
+            "}");
+}
+
+TEST(ApiExamples, AVariableMadeOutsideOfTheScopeIsNot) {
+  const auto strategy = two_replicas();
+  const Variable mirrored = strategy.scope([] { return Variable(1.); });
+  const Variable regular(1.);
+  EXPECT_EQ(printed(mirrored).substr(0, 17), "MirroredVariable:");
+  EXPECT_EQ(printed(regular), "<tf.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>");
+}
+
+TEST(ApiExamples, AVariableOfOneDeviceStrategyLiesOnItsDevice) {
+  const OneDeviceStrategy strategy("/cpu:0");
+  const Scope scope = strategy.scope();
+  const Variable v(1.0);
+  EXPECT_EQ(v.device(), "/job:localhost/replica:0/task:0/device:CPU:0");
+}
+
+TEST(ApiExamples, AReplicaFunctionAddsToAVariable) {
+  const OneDeviceStrategy strategy("/cpu:0");
+  const Variable v = strategy.scope([] { return Variable(0); });
+  const auto replica_fn = [&](int x) {
+    v.assign_add(x);
+    return v.read_value();
+  };
+  for (const int expected : {1, 2, 3}) {
+    EXPECT_EQ(strategy.run(replica_fn, 1).only().item<int64_t>(), expected);
+  }
+}
+
+TEST(ApiExamples, GatherOfAVariable) {
+  const auto strategy = two_replicas();
+  const Variable distributed_values = strategy.scope([] {
+    return Variable(tensor({1, 2}).reshape({2, 1}));
+  });
+  EXPECT_EQ(to_text(strategy.gather(distributed_values, /*axis=*/0)),
+            "Tensor([[1] [2] [1] [2]], shape=(4, 1), dtype=int32)");
 }
 
 TEST(ApiExamples, ReplicaContextProperties) {

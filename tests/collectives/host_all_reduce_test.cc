@@ -25,35 +25,10 @@ using test::random_tensor;
 using test::tensor;
 using Grid = test::TensorGrid;
 
-// A plain loop over elements, by the recursive definition of the tree. The mean of integers is
-// taken of their sum in int64.
 at::Tensor plain_loop(ReduceOp op, const Grid& inputs, size_t t) {
-  const at::ScalarType dtype = inputs[0][t].scalar_type();
-  at::Tensor result =
-      at::empty(inputs[0][t].sizes(), at::TensorOptions().dtype(reduced_dtype(op, dtype)));
-  test::with_type(dtype, [&]<class T>() {
-    for (int64_t i = 0; i < result.numel(); ++i) {
-      if constexpr (std::is_integral_v<T>) {
-        if (op == ReduceOp::kMean) {
-          uint64_t bits = 0;  // sums of int64 may wrap
-          for (const auto& replica : inputs) {
-            bits += static_cast<uint64_t>(replica[t].data_ptr<T>()[i]);
-          }
-          const auto sum = static_cast<int64_t>(bits);
-          const auto n = static_cast<int64_t>(inputs.size());
-          if (result.scalar_type() == at::kDouble) {
-            result.data_ptr<double>()[i] = static_cast<double>(sum) / static_cast<double>(n);
-          } else {
-            result.data_ptr<float>()[i] = static_cast<float>(sum) / static_cast<float>(n);
-          }
-          continue;
-        }
-      }
-      result.data_ptr<T>()[i] = test::expected_reduction<T>(
-          op, inputs.size(), [&](size_t r) { return inputs[r][t].data_ptr<T>()[i]; });
-    }
-  });
-  return result;
+  std::vector<at::Tensor> column;
+  for (const auto& replica : inputs) column.push_back(replica[t]);
+  return test::expected_tensor(op, column);
 }
 
 Grid make_inputs(size_t replicas, const std::vector<std::pair<int64_t, at::ScalarType>>& tensors) {
@@ -184,7 +159,8 @@ TEST(HostAllReduce, ReduceIsTheSameTree) {
         std::vector<at::Tensor> components;
         for (const auto& row : inputs) components.push_back(row[t]);
         const at::Tensor first = components[0].clone();
-        const at::Tensor result = ops.reduce(op, PerReplica<at::Tensor>(std::move(components)));
+        const at::Tensor result =
+            ops.reduce(op, PerReplica<at::Tensor>(std::move(components)), "CPU:0")[0];
         ASSERT_TRUE(bit_equal(result, plain_loop(op, inputs, t))) << op << ' ' << t;
         ASSERT_TRUE(bit_equal(inputs[0][t], first)) << "inputs are left alone";
         if (result.numel() > 0) {
@@ -199,8 +175,8 @@ TEST(HostAllReduce, ReduceTakesTensorsInAnyLayout) {
   HostAllReduce ops;
   const at::Tensor a = random_tensor({30, 40}, at::kDouble, 1);
   const at::Tensor b = random_tensor({40, 30}, at::kDouble, 2);
-  const at::Tensor result =
-      ops.reduce(ReduceOp::kSum, PerReplica<at::Tensor>(std::vector{a.t(), b.requires_grad_()}));
+  const at::Tensor result = ops.reduce(
+      ReduceOp::kSum, PerReplica<at::Tensor>(std::vector{a.t(), b.requires_grad_()}), "CPU:0")[0];
   ASSERT_EQ(result.sizes(), (at::IntArrayRef{40, 30}));
   EXPECT_FALSE(result.requires_grad());
   const double* x = a.data_ptr<double>();
@@ -217,11 +193,13 @@ TEST(HostAllReduce, LargeResultsComeFromTheArenaAndAreReused) {
   HostAllReduce ops(arena);
   const PerReplica<at::Tensor> value(
       std::vector{random_tensor({100000}, at::kFloat, 1), random_tensor({100000}, at::kFloat, 2)});
-  ops.reduce(ReduceOp::kSum, value);
-  const size_t reserved = arena->reserved_bytes();
-  EXPECT_GE(reserved, 400000u);
-  for (int i = 0; i < 5; ++i) ops.reduce(ReduceOp::kSum, value);
-  EXPECT_EQ(arena->reserved_bytes(), reserved);
+  for (const Destinations& destinations : {Destinations("CPU:0"), Destinations(value)}) {
+    ops.reduce(ReduceOp::kSum, value, destinations);
+    const size_t reserved = arena->reserved_bytes();
+    EXPECT_GE(reserved, 400000u * destinations.size());
+    for (int i = 0; i < 5; ++i) ops.reduce(ReduceOp::kSum, value, destinations);
+    EXPECT_EQ(arena->reserved_bytes(), reserved);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "tutti/collectives/packing.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -14,6 +15,15 @@ namespace {
 
 using ByteSizes = std::vector<int64_t>;
 using Packs = std::vector<std::vector<size_t>>;
+using Numels = std::vector<int64_t>;
+using Splits = std::vector<std::vector<PackPart>>;
+
+// The rule by its definition, for one element of the concatenation.
+size_t pack_of(int64_t element, int64_t total, int num_packs) {
+  const int64_t size = total / num_packs;
+  if (size == 0) return static_cast<size_t>(num_packs) - 1;
+  return static_cast<size_t>(std::min<int64_t>(element / size, num_packs - 1));
+}
 
 TEST(Packing, APackIsClosedOnceItHoldsStrictlyMore) {
   // Exactly the limit is not more: the next tensor still joins.
@@ -77,6 +87,56 @@ TEST(Packing, ANegativeSizeIsAnError) {
                      "bytes_per_pack is -1; it must be 0 or more");
   EXPECT_TUTTI_ERROR(group_by_size(ByteSizes{1}, -8), ErrorCode::kInvalidArgument,
                      "bytes_per_pack is -8");
+}
+
+TEST(ConcatAndSplit, TheLastPackTakesTheRemainder) {
+  EXPECT_EQ(concat_and_split(Numels{10}, 3), (Splits{{{0, 0, 3}}, {{0, 3, 6}}, {{0, 6, 10}}}));
+  EXPECT_EQ(concat_and_split(Numels{3, 4, 4}, 2),
+            (Splits{{{0, 0, 3}, {1, 0, 2}}, {{1, 2, 4}, {2, 0, 4}}}));
+  EXPECT_EQ(concat_and_split(Numels{3, 4, 4}, 1), (Splits{{{0, 0, 3}, {1, 0, 4}, {2, 0, 4}}}));
+}
+
+TEST(ConcatAndSplit, ZeroIsOnePackOfEachTensor) {
+  EXPECT_EQ(concat_and_split(Numels{3, 1, 7}, 0), (Splits{{{0, 0, 3}}, {{1, 0, 1}}, {{2, 0, 7}}}));
+}
+
+TEST(ConcatAndSplit, FewerElementsThanPacksAreOnePack) {
+  EXPECT_EQ(concat_and_split(Numels{1, 2}, 4), (Splits{{{0, 0, 1}, {1, 0, 2}}}));
+}
+
+TEST(ConcatAndSplit, NothingWithoutElementsIsListed) {
+  EXPECT_EQ(concat_and_split(Numels{}, 0), Splits{});
+  EXPECT_EQ(concat_and_split(Numels{}, 2), Splits{});
+  EXPECT_EQ(concat_and_split(Numels{0, 0}, 0), Splits{});
+  EXPECT_EQ(concat_and_split(Numels{0, 0}, 3), Splits{});
+  EXPECT_EQ(concat_and_split(Numels{0, 2, 0, 2, 0}, 0), (Splits{{{1, 0, 2}}, {{3, 0, 2}}}));
+  EXPECT_EQ(concat_and_split(Numels{0, 2, 0, 2, 0}, 2), (Splits{{{1, 0, 2}}, {{3, 0, 2}}}));
+}
+
+TEST(ConcatAndSplit, EveryElementIsInThePackOfTheDefinition) {
+  for (const Numels& numels : {Numels{1}, Numels{5, 0, 1, 1, 8}, Numels{0, 13, 2}, Numels{7, 7, 7},
+                               Numels{1, 1, 1, 1, 1, 1, 1}, Numels{64, 3}}) {
+    int64_t total = 0;
+    for (const int64_t n : numels) total += n;
+    for (int num_packs = 1; num_packs <= 9; ++num_packs) {
+      Splits expected(static_cast<size_t>(num_packs));
+      int64_t element = 0;
+      for (size_t t = 0; t < numels.size(); ++t) {
+        for (int64_t i = 0; i < numels[t]; ++i, ++element) {
+          auto& pack = expected[pack_of(element, total, num_packs)];
+          if (pack.empty() || pack.back().tensor != t) pack.push_back({t, i, i});
+          pack.back().end = i + 1;
+        }
+      }
+      std::erase_if(expected, [](const auto& pack) { return pack.empty(); });
+      EXPECT_EQ(concat_and_split(numels, num_packs), expected) << num_packs << " packs";
+    }
+  }
+}
+
+TEST(ConcatAndSplit, ANegativeNumberIsAnError) {
+  EXPECT_TUTTI_ERROR(concat_and_split(Numels{1}, -2), ErrorCode::kInvalidArgument,
+                     "num_packs is -2; it must be 0 or more");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "tutti/values/replica_context.h"
 
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -42,6 +43,15 @@ class RecordingHost : public ReplicaHost {
                   int64_t axis, const CommunicationOptions&, CallSite site) override {
     record(message("all_gather ", leaves.size(), " '", structure, "' ", axis, ' ', site));
   }
+
+  // Variables ask for these; contexts do not.
+  std::string describe() const override { return "RecordingHost"; }
+  int num_replicas_in_sync() const override { return 6; }
+  std::shared_ptr<VariableImpl> create_variable(const VariableCreation&) override {
+    return nullptr;
+  }
+  void combine_update(ReplicaContext&, const VariableUpdate&) override {}
+  at::Tensor reduce(ReduceOp, const PerReplica<at::Tensor>& value) override { return value[0]; }
 
   std::string take() { return std::exchange(last_, ""); }
 

@@ -2,14 +2,135 @@
 
 #include "tutti/collectives/cross_device_ops.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
-#include <vector>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
+#include "tutti/collectives/sparse_reduction.h"
+#include "tutti/device/device_scope.h"
 #include "tutti/nest/leaf.h"
 
 namespace tutti {
+namespace {
+
+[[noreturn]] void refuse(const char* function, const std::string& reason) {
+  throw Error(ErrorCode::kInvalidArgument, message("CrossDeviceOps::", function, ": ", reason));
+}
+
+void check_dense(const char* function, const PerReplica<at::Tensor>& value) {
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (!value[i].defined()) {
+      refuse(function, message("the component of replica ", i, " is an undefined tensor."));
+    }
+    if (value[i].layout() != at::kStrided) {
+      refuse(function, message("the component of replica ", i,
+                               " is not a dense tensor; use IndexedSlices for sparse values."));
+    }
+  }
+}
+
+void check_alike(const char* function, const PerReplica<at::Tensor>& value) {
+  check_dense(function, value);
+  for (size_t i = 1; i < value.size(); ++i) {
+    if (value[i].sizes() == value[0].sizes() && value[i].scalar_type() == value[0].scalar_type()) {
+      continue;
+    }
+    refuse(function, message("replica 0 has ", describe(value[0]), " but replica ", i, " has ",
+                             describe(value[i]),
+                             ". Components must be alike; give Strategy::reduce an axis if they "
+                             "differ along it."));
+  }
+}
+
+// copy_ would stretch or cast what does not fit, without a word.
+const at::Tensor& check_reduced(ReduceOp op, const at::Tensor& reduced,
+                                const PerReplica<at::Tensor>& value) {
+  const at::ScalarType dtype = reduced_dtype(op, value[0].scalar_type());
+  if (reduced.defined() && reduced.sizes() == value[0].sizes() && reduced.scalar_type() == dtype) {
+    return reduced;
+  }
+  refuse("do_reduce",
+         message("the implementation returned ", describe(reduced), " for ", op, " of ",
+                 describe(value[0]), "; it must return ", dtype_name(dtype), " of that shape."));
+}
+
+// Results have memory of their own, whatever an implementation returns.
+at::Tensor own_memory(const at::Tensor& result, const PerReplica<at::Tensor>& value) {
+  const bool is_input = std::any_of(
+      value.begin(), value.end(), [&](const at::Tensor& each) { return each.is_alias_of(result); });
+  return is_input ? result.clone() : result;
+}
+
+// Implementations may read memory, where a conjugate or negative view is not yet done.
+bool is_lazy(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
+
+PerReplica<at::Tensor> resolve(const PerReplica<at::Tensor>& value) {
+  return value.map([](const at::Tensor& each) { return each.resolve_conj().resolve_neg(); });
+}
+
+// A true all-reduce: every component goes to the device it lies on.
+bool stays_in_place(const PerReplica<at::Tensor>& value, const Destinations& destinations) {
+  const std::vector<DeviceSpec>& devices = destinations.devices();
+  if (devices.size() == 1 || devices.size() != value.size()) return false;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (torch_device(devices[i]) != value[i].device()) return false;
+  }
+  return true;
+}
+
+// Inputs as implementations want them and outputs for each replica of a batch that
+// one thread reduces.
+class OwnBatch {
+ public:
+  OwnBatch(ReduceOp op, std::span<const PerReplica<at::Tensor>* const> values, Arena& arena)
+      : op_(op), replicas_(values[0]->size()) {
+    for (const PerReplica<at::Tensor>* value : values) {
+      for (const at::Tensor& component : *value) {
+        inputs_.push_back(component.detach().resolve_conj().resolve_neg().contiguous());
+        const at::ScalarType dtype = reduced_dtype(op, component.scalar_type());
+        const bool from_arena = component.is_cpu() && component.nbytes() >= kArenaAboveBytes;
+        outputs_.push_back(from_arena
+                               ? arena.empty(component.sizes(), dtype)
+                               : at::empty(component.sizes(),
+                                           component.options().dtype(dtype).requires_grad(false)));
+      }
+    }
+    for (size_t t = 0; t < values.size(); ++t) like_.push_back(&inputs_[t * replicas_]);
+  }
+
+  void run(FunctionRef<void(const AllReduceBatch&)> fn) {
+    const auto input = [this](size_t r, size_t t) -> at::Tensor& {
+      return inputs_[t * replicas_ + r];
+    };
+    const auto output = [this](size_t r, size_t t) -> at::Tensor& {
+      return outputs_[t * replicas_ + r];
+    };
+    const auto memory = [&](size_t r, size_t t) -> AllReduceBatch::Memory {
+      return {input(r, t).data_ptr(), output(r, t).data_ptr()};
+    };
+    fn(AllReduceBatch(op_, replicas_, like_, input, output, memory, {}));
+  }
+
+  Mirrored<at::Tensor> result(size_t tensor) const {
+    const auto first = outputs_.begin() + static_cast<std::ptrdiff_t>(tensor * replicas_);
+    return Mirrored<at::Tensor>(
+        std::vector<at::Tensor>(first, first + static_cast<std::ptrdiff_t>(replicas_)));
+  }
+
+ private:
+  ReduceOp op_;
+  size_t replicas_;
+  std::vector<at::Tensor> inputs_;  // of tensor 0 on every replica, of tensor 1, ...
+  std::vector<at::Tensor> outputs_;
+  std::vector<at::Tensor*> like_;
+};
+
+}  // namespace
 
 CrossDeviceOps::CrossDeviceOps(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {
   if (arena_ == nullptr) {
@@ -17,30 +138,142 @@ CrossDeviceOps::CrossDeviceOps(std::shared_ptr<Arena> arena) : arena_(std::move(
   }
 }
 
-at::Tensor CrossDeviceOps::reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
-                                  const CommunicationOptions& options) {
+Mirrored<at::Tensor> CrossDeviceOps::reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+                                            const Destinations& destinations,
+                                            const CommunicationOptions& options) {
   options.validate();
-  for (size_t i = 0; i < value.size(); ++i) {
-    if (!value[i].defined()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  message("CrossDeviceOps::reduce: the component of replica ", i,
-                          " is an undefined tensor."));
-    }
-    if (value[i].sizes() != value[0].sizes() || value[i].scalar_type() != value[0].scalar_type()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  message("CrossDeviceOps::reduce: replica 0 has ", describe(value[0]),
-                          " but replica ", i, " has ", describe(value[i]),
-                          ". Components must be alike; give Strategy::reduce an axis if they "
-                          "differ along it."));
-    }
-  }
+  check_alike("reduce", value);
   check_reducible("CrossDeviceOps::reduce", op, value[0].scalar_type());
-  return do_reduce(op, value, options);
+  const at::NoGradGuard no_grad;
+  if (!stays_in_place(value, destinations)) {
+    if (std::any_of(value.begin(), value.end(), is_lazy)) {
+      return Mirrored<at::Tensor>(
+          do_reduce_to(op, resolve(value), destinations.devices(), options));
+    }
+    return Mirrored<at::Tensor>(do_reduce_to(op, value, destinations.devices(), options));
+  }
+  const PerReplica<at::Tensor>* const values[] = {&value};
+  OwnBatch batch(op, values, arena());
+  batch.run([&](const AllReduceBatch& each) { do_all_reduce(each, options); });
+  return batch.result(0);
+}
+
+Mirrored<IndexedSlices> CrossDeviceOps::reduce(ReduceOp op, const PerReplica<IndexedSlices>& value,
+                                               const Destinations& destinations,
+                                               const CommunicationOptions& options) {
+  options.validate();
+  std::vector<const IndexedSlices*> parts;
+  for (const IndexedSlices& part : value) parts.push_back(&part);
+  const at::NoGradGuard no_grad;
+  const IndexedSlices all = concatenate_slices("CrossDeviceOps::reduce", op, parts);
+  if (destinations.size() == 1 &&
+      all.values().device() == torch_device(destinations.devices()[0])) {
+    return Mirrored<IndexedSlices>({all});
+  }
+  const std::vector<at::Tensor> values = do_broadcast(all.values(), destinations.devices());
+  const std::vector<at::Tensor> indices = do_broadcast(all.indices(), destinations.devices());
+  std::vector<IndexedSlices> results;
+  for (size_t i = 0; i < values.size(); ++i) {
+    results.emplace_back(values[i], indices[i], all.dense_shape());
+  }
+  return Mirrored<IndexedSlices>(std::move(results));
+}
+
+std::vector<Mirrored<at::Tensor>> CrossDeviceOps::batch_reduce(
+    ReduceOp op, const std::vector<ReducePair>& pairs, const CommunicationOptions& options) {
+  options.validate();
+  std::vector<Mirrored<at::Tensor>> results;
+  if (pairs.empty()) return results;
+  bool together = true;
+  std::vector<const PerReplica<at::Tensor>*> values;
+  for (const ReducePair& pair : pairs) {
+    check_alike("batch_reduce", pair.value);
+    check_reducible("CrossDeviceOps::batch_reduce", op, pair.value[0].scalar_type());
+    together = together && pair.value.size() == pairs[0].value.size() &&
+               stays_in_place(pair.value, pair.destinations);
+    values.push_back(&pair.value);
+  }
+  const at::NoGradGuard no_grad;
+  if (together) {
+    OwnBatch batch(op, values, arena());
+    batch.run([&](const AllReduceBatch& each) { do_all_reduce(each, options); });
+    for (size_t t = 0; t < pairs.size(); ++t) results.push_back(batch.result(t));
+    return results;
+  }
+  for (const ReducePair& pair : pairs) {
+    results.push_back(reduce(op, pair.value, pair.destinations, options));
+  }
+  return results;
+}
+
+Mirrored<at::Tensor> CrossDeviceOps::broadcast(const at::Tensor& tensor,
+                                               const Destinations& destinations) {
+  if (!tensor.defined()) refuse("broadcast", "the tensor is undefined.");
+  const at::NoGradGuard no_grad;
+  return Mirrored<at::Tensor>(do_broadcast(tensor.detach(), destinations.devices()));
+}
+
+Mirrored<at::Tensor> CrossDeviceOps::gather(const PerReplica<at::Tensor>& value,
+                                            const Destinations& destinations, int64_t axis,
+                                            const CommunicationOptions& options) {
+  options.validate();
+  check_dense("gather", value);
+  const int64_t rank = value[0].dim();
+  if (axis < -rank || axis >= rank) {
+    refuse("gather", message("axis ", axis, " is out of range for ", describe(value[0]),
+                             "; tensors of rank 1 or more are concatenated along one of their "
+                             "axes."));
+  }
+  const int64_t along = axis < 0 ? axis + rank : axis;
+  for (size_t r = 1; r < value.size(); ++r) {
+    bool fits = value[r].dim() == rank && value[r].scalar_type() == value[0].scalar_type();
+    for (int64_t d = 0; fits && d < rank; ++d) {
+      fits = d == along || value[r].size(d) == value[0].size(d);
+    }
+    if (fits) continue;
+    refuse("gather",
+           message("replica 0 has ", describe(value[0]), " but replica ", r, " has ",
+                   describe(value[r]), ". Shapes may differ along axis ", axis, " only."));
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor all = do_gather(value, destinations.devices(), along, options);
+  if (destinations.size() == 1 && all.device() == torch_device(destinations.devices()[0])) {
+    return Mirrored<at::Tensor>({own_memory(all, value)});
+  }
+  return Mirrored<at::Tensor>(do_broadcast(all, destinations.devices()));
 }
 
 void CrossDeviceOps::all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options) {
   options.validate();
+  const at::NoGradGuard no_grad;
   do_all_reduce(batch, options);
+}
+
+std::vector<at::Tensor> CrossDeviceOps::do_reduce_to(ReduceOp op,
+                                                     const PerReplica<at::Tensor>& value,
+                                                     const Devices& devices,
+                                                     const CommunicationOptions& options) {
+  const at::Tensor reduced = check_reduced(op, do_reduce(op, value, options), value);
+  if (devices.size() > 1 || reduced.device() != torch_device(devices[0])) {
+    return do_broadcast(reduced, devices);
+  }
+  return {own_memory(reduced, value)};
+}
+
+std::vector<at::Tensor> CrossDeviceOps::do_broadcast(const at::Tensor& tensor,
+                                                     const Devices& devices) {
+  std::vector<at::Tensor> copies;
+  for (const DeviceSpec& device : devices) {
+    copies.push_back(tensor.to(torch_device(device), /*non_blocking=*/false, /*copy=*/true));
+  }
+  return copies;
+}
+
+at::Tensor CrossDeviceOps::do_gather(const PerReplica<at::Tensor>& value, const Devices& devices,
+                                     int64_t axis, const CommunicationOptions&) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : value) parts.push_back(part.detach().to(torch_device(devices[0])));
+  return at::cat(parts, axis);
 }
 
 void CrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
@@ -49,8 +282,9 @@ void CrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
   for (size_t t = 0; t < batch.tensors(); ++t) {
     std::vector<at::Tensor> components;
     for (size_t r = 0; r < batch.replicas(); ++r) components.push_back(batch.input(r, t));
+    const PerReplica<at::Tensor> value(std::move(components));
     const at::Tensor reduced =
-        do_reduce(batch.op(), PerReplica<at::Tensor>(std::move(components)), options);
+        check_reduced(batch.op(), do_reduce(batch.op(), value, options), value);
     for (size_t r = 0; r < batch.replicas(); ++r) batch.output(r, t).copy_(reduced);
   }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How values are combined between the devices of this process. A strategy takes
-// an implementation as an option; write your own by overriding do_reduce, and
-// do_all_reduce if the threads of the replicas can share the work.
+// an implementation as an option; select_cross_device_ops.h has the default. Write
+// your own by overriding do_reduce, and do_all_reduce if the threads of the replicas
+// can share the work.
 
 #pragma once
 
@@ -11,12 +12,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "tutti/base/function_ref.h"
 #include "tutti/collectives/arena.h"
+#include "tutti/nest/indexed_slices.h"
 #include "tutti/values/communication_options.h"
+#include "tutti/values/destinations.h"
+#include "tutti/values/mirrored.h"
 #include "tutti/values/per_replica.h"
 #include "tutti/values/reduce_op.h"
 
@@ -80,7 +85,17 @@ class AllReduceBatch {
   Team team_;
 };
 
+/// A value to reduce and where it shall go.
+struct ReducePair {
+  PerReplica<at::Tensor> value;
+  Destinations destinations;
+};
+
 /// Stateless between calls, and thread-safe: several strategies may share one.
+///
+/// Components of a dense value have equal shapes and dtypes; component i belongs to
+/// local replica i. Every destination gets memory of its own. Errors of arguments are
+/// kInvalidArgument.
 class CrossDeviceOps {
  public:
   explicit CrossDeviceOps(std::shared_ptr<Arena> arena = std::make_shared<HeapArena>());
@@ -88,10 +103,37 @@ class CrossDeviceOps {
   CrossDeviceOps(const CrossDeviceOps&) = delete;
   CrossDeviceOps& operator=(const CrossDeviceOps&) = delete;
 
-  /// One tensor from one component per replica. Throws kInvalidArgument when
-  /// shapes or dtypes differ or the dtype cannot be reduced.
-  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
-                    const CommunicationOptions& options = {});
+  /// The reduction of all components, on each destination.
+  Mirrored<at::Tensor> reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+                              const Destinations& destinations,
+                              const CommunicationOptions& options = {});
+
+  /// The same for one component.
+  Mirrored<at::Tensor> reduce(ReduceOp op, const at::Tensor& value,
+                              const Destinations& destinations,
+                              const CommunicationOptions& options = {}) {
+    return reduce(op, PerReplica<at::Tensor>(std::vector<at::Tensor>{value}), destinations,
+                  options);
+  }
+
+  /// All slices in replica order; kMean divides the values by the number of replicas.
+  /// Other operations are kInvalidArgument.
+  Mirrored<IndexedSlices> reduce(ReduceOp op, const PerReplica<IndexedSlices>& value,
+                                 const Destinations& destinations,
+                                 const CommunicationOptions& options = {});
+
+  /// reduce() of each pair, in their order; together, in packs, when every value goes to
+  /// the devices it lies on.
+  std::vector<Mirrored<at::Tensor>> batch_reduce(ReduceOp op, const std::vector<ReducePair>& pairs,
+                                                 const CommunicationOptions& options = {});
+
+  /// A copy of the tensor on each destination.
+  Mirrored<at::Tensor> broadcast(const at::Tensor& tensor, const Destinations& destinations);
+
+  /// The components concatenated along `axis`, on each destination. Sizes may differ
+  /// along `axis` only.
+  Mirrored<at::Tensor> gather(const PerReplica<at::Tensor>& value, const Destinations& destinations,
+                              int64_t axis, const CommunicationOptions& options = {});
 
   /// Reduces a batch into the outputs of every replica. Every member of the team
   /// calls it at the same time; the outputs are complete when all have returned.
@@ -100,14 +142,31 @@ class CrossDeviceOps {
   /// Memory that this implementation reduces fastest.
   Arena& arena() { return *arena_; }
 
- private:
+ protected:
+  using Devices = std::vector<DeviceSpec>;
+
+  /// One tensor from one component per replica, on any device. Inside these functions
+  /// gradients are not recorded; arguments are checked, and so is the result.
   virtual at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                                const CommunicationOptions& options) = 0;
+
+  /// One tensor for each device. By default do_reduce, then do_broadcast.
+  virtual std::vector<at::Tensor> do_reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value,
+                                               const Devices& devices,
+                                               const CommunicationOptions& options);
+
+  /// One tensor for each device, none of them `tensor` itself.
+  virtual std::vector<at::Tensor> do_broadcast(const at::Tensor& tensor, const Devices& devices);
+
+  /// One tensor on any device; `axis` is not negative. By default on the first device.
+  virtual at::Tensor do_gather(const PerReplica<at::Tensor>& value, const Devices& devices,
+                               int64_t axis, const CommunicationOptions& options);
 
   /// Does the share of batch.member(). By default member 0 calls do_reduce for
   /// each tensor and copies the result to every replica.
   virtual void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options);
 
+ private:
   std::shared_ptr<Arena> arena_;
 };
 

@@ -6,16 +6,17 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/SmallVector.h>
 
-#include "tutti/base/error.h"
+#include "tutti/collectives/internal/host_batch.h"
+#include "tutti/collectives/internal/reduce_components.h"
 #include "tutti/collectives/packing.h"
 #include "tutti/collectives/reduction_tree.h"
-#include "tutti/device/logical_devices.h"
 
 namespace tutti {
 namespace {
+
+using internal::in_host_memory;
 
 // One piece of work: small enough to even out, large enough not to be noticed.
 constexpr int64_t kChunkBytes = 256 << 10;
@@ -24,42 +25,17 @@ constexpr int64_t kMinChunkBytes = 8 << 10;
 // look for them is longer than what they could save.
 constexpr int64_t kClaimAboveBytes = 1 << 20;
 constexpr int64_t kLineBytes = 64;
-
-bool in_host_memory(const AllReduceBatch& batch, size_t tensor) {
-  const at::ScalarType dtype = batch.like(tensor).scalar_type();
-  if (reduced_dtype(batch.op(), dtype) != dtype) return false;
-  // Without a GPU in the process all tensors are here.
-  static const bool host_only = list_logical_devices("GPU").empty();
-  if (host_only) return true;
-  for (size_t r = 0; r < batch.replicas(); ++r) {
-    if (!batch.input(r, tensor).device().is_cpu()) return false;
-  }
-  return true;
-}
-
-void reduce_by_operators(const AllReduceBatch& batch, size_t tensor) {
-  std::vector<at::Tensor> inputs;
-  for (size_t r = 0; r < batch.replicas(); ++r) inputs.push_back(batch.input(r, tensor));
-  const at::Tensor reduced = reduce_tree(batch.op(), inputs);
-  for (size_t r = 0; r < batch.replicas(); ++r) batch.output(r, tensor).copy_(reduced);
-}
-
-void reduce_range(const AllReduceBatch& batch, size_t tensor, int64_t begin, int64_t end) {
-  c10::SmallVector<const void*, 8> inputs;
-  c10::SmallVector<void*, 8> outputs;
-  for (size_t r = 0; r < batch.replicas(); ++r) {
-    const AllReduceBatch::Memory memory = batch.memory(r, tensor);
-    inputs.push_back(memory.input);
-    outputs.push_back(memory.output);
-  }
-  reduce_tree(batch.op(), batch.like(tensor).scalar_type(),
-              std::span<const void* const>(inputs.data(), inputs.size()),
-              std::span<void* const>(outputs.data(), outputs.size()), begin, end);
-}
+// Up to here one member does it all: always the same one, whose caches then hold the
+// tensors of all, while shares would move every line to another core and back.
+constexpr int64_t kAloneBytes = 16 << 10;
 
 // One tensor of moderate size, the usual call: each member takes an equal part.
 void reduce_share(const AllReduceBatch& batch) {
   const at::Tensor& like = batch.like(0);
+  if (batch.members() > 1 && like.nbytes() <= static_cast<size_t>(kAloneBytes)) {
+    if (batch.member() == 0) internal::reduce_range(batch, 0, 0, like.numel());
+    return;
+  }
   const int64_t count = like.numel();
   const auto members = static_cast<int64_t>(batch.members());
   const auto me = static_cast<int64_t>(batch.member());
@@ -67,7 +43,15 @@ void reduce_share(const AllReduceBatch& batch) {
   const int64_t part = (count / members + line) / line * line;
   const int64_t begin = std::min(count, part * me);
   const int64_t end = me + 1 == members ? count : std::min(count, begin + part);
-  reduce_range(batch, 0, begin, end);
+  if (members > 1 || like.nbytes() <= static_cast<size_t>(kChunkBytes)) {
+    internal::reduce_range(batch, 0, begin, end);
+    return;
+  }
+  // Outside of a replica LibTorch's threads are free.
+  const int64_t grain = kChunkBytes / static_cast<int64_t>(like.element_size());
+  at::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) {
+    internal::reduce_range(batch, 0, first, last);
+  });
 }
 
 // Consecutive tensors of a pack, or a part of one tensor, cut into chunks.
@@ -87,7 +71,7 @@ class BatchReduction {
     for (size_t i = 0; i < batch_.tensors(); ++i) {
       const size_t t = tensor(i);
       const bool host = in_host_memory(batch_, t);
-      if (!host && batch_.member() == 0) reduce_by_operators(batch_, t);
+      if (!host && batch_.member() == 0) internal::reduce_by_operators(batch_, t);
       bytes_.push_back(host ? static_cast<int64_t>(batch_.like(t).nbytes()) : 0);
       total_ += bytes_.back();
     }
@@ -162,7 +146,7 @@ class BatchReduction {
 
   void reduce_range(size_t i, int64_t begin, int64_t end) const {
     if (bytes_[i] == 0) return;  // empty, or reduced by operators
-    tutti::reduce_range(batch_, tensor(i), begin, end);
+    internal::reduce_range(batch_, tensor(i), begin, end);
   }
 
   int64_t first_chunk(size_t member) const {
@@ -183,27 +167,8 @@ class BatchReduction {
 
 at::Tensor HostAllReduce::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                                     const CommunicationOptions&) {
-  const at::ScalarType dtype = value[0].scalar_type();
-  std::vector<at::Tensor> inputs;
-  bool host = reduced_dtype(op, dtype) == dtype;
-  for (const at::Tensor& component : value) {
-    // The kernels read memory, where a conjugate or negative view is not yet done.
-    inputs.push_back(component.detach().resolve_conj().resolve_neg().contiguous());
-    host = host && component.device().is_cpu();
-  }
-  if (!host) return reduce_tree(op, inputs);
-  at::Tensor result = inputs[0].nbytes() >= kArenaAboveBytes
-                          ? arena().empty(inputs[0].sizes(), dtype)
-                          : at::empty(inputs[0].sizes(), inputs[0].options());
-  std::vector<const void*> pointers;
-  for (const at::Tensor& input : inputs) pointers.push_back(input.data_ptr());
-  void* const output = result.data_ptr();
-  const int64_t grain =
-      std::max<int64_t>(1, kChunkBytes / static_cast<int64_t>(result.element_size()));
-  at::parallel_for(0, result.numel(), grain, [&](int64_t begin, int64_t end) {
-    reduce_tree(op, dtype, pointers, std::span<void* const>(&output, 1), begin, end);
-  });
-  return result;
+  const std::vector<at::Tensor> components(value.begin(), value.end());
+  return internal::reduce_components(op, components, arena());
 }
 
 void HostAllReduce::do_all_reduce(const AllReduceBatch& batch,

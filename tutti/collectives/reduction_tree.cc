@@ -16,6 +16,9 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <c10/util/SmallVector.h>
 
 #include "tutti/base/error.h"
@@ -266,28 +269,49 @@ at::ScalarType reduced_dtype(ReduceOp op, at::ScalarType dtype) {
 void reduce_tree(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
                  std::span<void* const> outputs, int64_t begin, int64_t end) {
   TUTTI_CHECK(!inputs.empty() && !outputs.empty() && reduced_dtype(op, dtype) == dtype);
+  if (begin >= end) return;  // the memory of an empty tensor may be null
   const bool sum = op == ReduceOp::kSum || op == ReduceOp::kMean;
   TUTTI_CHECK(sum || std::find(inputs.begin(), inputs.end(), nullptr) == inputs.end());
-  if (begin >= end) return;
   Reduction(op, dtype, inputs, outputs).run(begin, end);
+}
+
+at::ScalarType node_dtype(ReduceOp op, at::ScalarType dtype) {
+  if (dtype == at::kHalf || dtype == at::kBFloat16) return at::kFloat;
+  return reduced_dtype(op, dtype) != dtype ? at::kLong : dtype;
+}
+
+at::Tensor reduce_node(ReduceOp op, at::ScalarType dtype, std::span<const at::Tensor> children) {
+  TUTTI_CHECK(!children.empty());
+  const at::ScalarType inner = node_dtype(op, dtype);
+  std::vector<at::Tensor> nodes;
+  for (const at::Tensor& child : children) {
+    nodes.push_back(child.to(children[0].device()).to(inner));
+  }
+  return reduce_tree_scalars(
+      std::span(nodes), [op](const auto& a, const auto& b) { return combine_tensors(op, a, b); });
+}
+
+at::Tensor divide_sum(const at::Tensor& sum, int64_t count, at::ScalarType dtype) {
+  const at::ScalarType result = reduced_dtype(ReduceOp::kMean, dtype);
+  const bool half = result == at::kHalf || result == at::kBFloat16;
+  const at::Tensor wide = sum.to(half ? at::kFloat : result);
+  // For a C++ number a GPU would multiply by the reciprocal, which rounds twice.
+  if (!wide.is_complex()) return wide.div(at::scalar_tensor(count, wide.options())).to(result);
+  const at::Tensor parts = at::view_as_real(wide.resolve_conj());
+  return at::view_as_complex(parts.div(at::scalar_tensor(count, parts.options())));
+}
+
+at::Tensor finish_tree(ReduceOp op, at::ScalarType dtype, const at::Tensor& root,
+                       int64_t replicas) {
+  return op == ReduceOp::kMean ? divide_sum(root, replicas, dtype) : root.to(dtype);
 }
 
 at::Tensor reduce_tree(ReduceOp op, std::span<const at::Tensor> inputs) {
   TUTTI_CHECK(!inputs.empty());
   const at::ScalarType dtype = inputs[0].scalar_type();
-  const at::ScalarType result = reduced_dtype(op, dtype);
-  // Integers are averaged as int64 so that a sum of int8 does not wrap.
-  const at::ScalarType inner = dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat
-                               : result != dtype                            ? at::kLong
-                                                                            : dtype;
-  std::vector<at::Tensor> nodes;
-  for (const at::Tensor& input : inputs) nodes.push_back(input.to(inputs[0].device(), inner));
-  at::Tensor root = reduce_tree_scalars(
-      std::span(nodes), [op](const auto& a, const auto& b) { return combine_tensors(op, a, b); });
-  if (op == ReduceOp::kMean) {
-    root = root.to(inner == at::kLong ? result : inner).div(static_cast<int64_t>(inputs.size()));
-  }
-  return root.to(result).clone();
+  const at::Tensor result =
+      finish_tree(op, dtype, reduce_node(op, dtype, inputs), static_cast<int64_t>(inputs.size()));
+  return result.is_alias_of(inputs[0]) ? result.clone() : result;
 }
 
 }  // namespace tutti

@@ -75,6 +75,8 @@ void write_elements(std::string& text, const at::Tensor& flat, at::IntArrayRef s
   text += ']';
 }
 
+}  // namespace
+
 std::string shape_text(at::IntArrayRef shape) {
   std::string text = "(";
   for (size_t i = 0; i < shape.size(); ++i) text += message(i == 0 ? "" : ", ", shape[i]);
@@ -89,8 +91,6 @@ std::string elements_text(const at::Tensor& tensor) {
   write_elements(text, flat, tensor.sizes(), 0, tensor.numel() > kAbbreviateAbove);
   return text;
 }
-
-}  // namespace
 
 std::string to_text(const at::Tensor& tensor) {
   if (!tensor.defined()) return "Tensor(undefined)";

@@ -22,6 +22,10 @@ namespace tutti {
 std::string to_text(const at::Tensor& tensor);
 std::string to_text(const IndexedSlices& slices);
 
+/// The parts of it: "[5. 6.]", "5.0" for a single element, and "(2,)".
+std::string elements_text(const at::Tensor& tensor);
+std::string shape_text(at::IntArrayRef shape);
+
 namespace internal {
 
 /// The C++ name of a type, readable.

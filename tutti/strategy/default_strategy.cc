@@ -2,9 +2,12 @@
 
 #include "tutti/strategy/default_strategy.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "tutti/collectives/host_all_reduce.h"
+#include "tutti/values/variable_impl.h"
 
 namespace tutti {
 namespace {
@@ -26,7 +29,18 @@ class DefaultExtended final : public StrategyExtended {
     request.complete(requests);
   }
 
+  Destinations non_slot_devices(const std::vector<Variable>& variables) const override {
+    if (variables.empty()) return StrategyExtended::non_slot_devices(variables);
+    return *std::min_element(
+        variables.begin(), variables.end(),
+        [](const Variable& a, const Variable& b) { return a.name() < b.name(); });
+  }
+
  private:
+  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition) override {
+    return make_plain_variable(std::move(definition));
+  }
+
   void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override {
     const internal::FrameScope frame(this, &replica_context(0));
     fn(replica_context(0));

@@ -4,16 +4,18 @@
 
 #include <utility>
 
-#include "tutti/collectives/host_all_reduce.h"
+#include "tutti/collectives/select_cross_device_ops.h"
 
 namespace tutti {
 
 LocalExtended::LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                              std::shared_ptr<CrossDeviceOps> cross_device_ops,
-                             const ReplicaRunnerOptions& options)
-    : StrategyExtended(std::move(name), devices, 0, static_cast<int>(devices.size())),
+                             const ReplicaRunnerOptions& options,
+                             const CommunicationOptions& communication_options)
+    : StrategyExtended(std::move(name), devices, 0, static_cast<int>(devices.size()),
+                       communication_options),
       cross_device_ops_(cross_device_ops != nullptr ? std::move(cross_device_ops)
-                                                    : std::make_shared<HostAllReduce>()),
+                                                    : select_cross_device_ops(devices)),
       runner_(this->name(), *this, contexts(), options) {}
 
 }  // namespace tutti

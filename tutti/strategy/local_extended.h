@@ -14,12 +14,13 @@
 namespace tutti {
 
 /// One replica per device; values are combined by `cross_device_ops`
-/// (HostAllReduce when null).
+/// (select_cross_device_ops() when null).
 class LocalExtended : public StrategyExtended {
  public:
   LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                 std::shared_ptr<CrossDeviceOps> cross_device_ops,
-                const ReplicaRunnerOptions& options);
+                const ReplicaRunnerOptions& options,
+                const CommunicationOptions& communication_options = {});
 
   CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
   int threads_per_replica() const { return runner_.threads_per_replica(); }

@@ -16,8 +16,11 @@
 namespace tutti {
 
 struct MirroredStrategyOptions {
-  /// How values are combined; null means HostAllReduce.
+  /// How values are combined; null means select_cross_device_ops().
   std::shared_ptr<CrossDeviceOps> cross_device_ops = nullptr;
+
+  /// Of every collective call; what a call sets itself wins.
+  CommunicationOptions communication_options = {};
 
   /// Threads, turns and time limits of the replicas.
   ReplicaRunnerOptions runner = {};

@@ -2,14 +2,31 @@
 
 #include "tutti/strategy/one_device_strategy.h"
 
+#include <utility>
+
 #include "tutti/device/logical_devices.h"
 #include "tutti/strategy/local_extended.h"
+#include "tutti/values/variable_impl.h"
 
 namespace tutti {
+namespace {
+
+// One copy of everything, so variables are plain.
+class OneDeviceExtended final : public LocalExtended {
+ public:
+  using LocalExtended::LocalExtended;
+
+ private:
+  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition) override {
+    return make_plain_variable(std::move(definition));
+  }
+};
+
+}  // namespace
 
 OneDeviceStrategy::OneDeviceStrategy(const std::string& device,
                                      const OneDeviceStrategyOptions& options)
-    : Strategy(std::make_shared<LocalExtended>(
+    : Strategy(std::make_shared<OneDeviceExtended>(
           "OneDeviceStrategy",
           internal::logical_device_table().resolve("OneDeviceStrategy", {device}), nullptr,
           ReplicaRunnerOptions{.threads_per_replica = options.threads_per_replica})) {}

@@ -101,21 +101,25 @@ void ReplicaRunner::meet(int replica, MeetingRequest& request) {
     complete_alone(replica, meeting, finished(tally) == 0);
     return;
   } else {
+    release_permit();
     signal_.bump(kOpen);
   }
   complete_together(replica, meeting);
 }
 
-// Returns true when this replica has a share to do, false when the meeting has
-// ended. Looks at the tally only after a signal: polling it would take its cache
-// line away from those who still arrive.
+// Returns true when this replica has a share to do, without a permit: in a meeting all
+// replicas run, since they may wait for one another. False when the meeting has ended. Looks at the
+// tally only after a signal: polling it would take its cache line away from those who still arrive.
 bool ReplicaRunner::wait_for_all(int replica, uint32_t seen, const MeetingRequest& request) {
   const uint32_t meeting = meeting_of(seen);
   release_permit();
   struct Reacquire {
     ReplicaRunner* runner;
-    ~Reacquire() { runner->acquire_permit(); }
-  } const reacquire{this};
+    bool has_share = false;
+    ~Reacquire() {
+      if (!has_share) runner->acquire_permit();
+    }
+  } reacquire{this};
   const std::chrono::milliseconds limit = request.timeout().value_or(options_.meeting_timeout);
   std::optional<Deadline> warning;
   std::optional<Deadline> deadline;
@@ -140,7 +144,10 @@ bool ReplicaRunner::wait_for_all(int replica, uint32_t seen, const MeetingReques
     }
     seen = signal_.load();
     if (meeting_of(seen) != meeting) return false;
-    if ((seen & kOpen) != 0) return true;
+    if ((seen & kOpen) != 0) {
+      reacquire.has_share = true;
+      return true;
+    }
     if ((tally_.load(std::memory_order_acquire) & kPoisoned) != 0) throw_poison();
   }
 }
@@ -203,7 +210,7 @@ std::exception_ptr ReplicaRunner::call_complete(int replica, const Requests& req
   }
 }
 
-// Every replica does its share, then waits for the others.
+// Every replica does its share, then waits for the others and for a permit.
 void ReplicaRunner::complete_together(int replica, uint32_t meeting) {
   const std::exception_ptr error = compare_and_complete(replica, meeting, /*all_came=*/true);
   const uint32_t seen = signal_.load();
@@ -213,12 +220,12 @@ void ReplicaRunner::complete_together(int replica, uint32_t meeting) {
   } else {
     wait_for_end(seen);
   }
+  acquire_permit();
   if (error != nullptr) std::rethrow_exception(error);
   throw_if_failed(meeting);
 }
 
 void ReplicaRunner::wait_for_end(uint32_t seen) {
-  release_permit();
   const uint32_t meeting = meeting_of(seen);
   std::optional<Deadline> warning;
   while (meeting_of(seen) == meeting) {
@@ -234,7 +241,6 @@ void ReplicaRunner::wait_for_end(uint32_t seen) {
     }
     seen = signal_.load();
   }
-  acquire_permit();
 }
 
 // Empties the tally for the next meeting and releases those who wait for the end.
@@ -308,8 +314,8 @@ Error ReplicaRunner::mismatch_error() const {
 Error ReplicaRunner::count_error() const {
   return {ErrorCode::kFailedPrecondition,
           message(who_, "::run: replicas made different numbers of calls: ", where_replicas_are(),
-                  ". Every replica must make the same merge_call, all_reduce and all_gather calls "
-                  "in the same order.")};
+                  ". Every replica must make the same merge_call, all_reduce and all_gather calls, "
+                  "and make and write the same variables, in the same order.")};
 }
 
 // Returns false when it has no effect: the run was poisoned before, or the wait

@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/strategy/default_strategy.h"
 #include "tutti/strategy/internal/context_checks.h"
+#include "tutti/values/variable_impl.h"
 
 namespace tutti {
 namespace {
@@ -77,6 +78,41 @@ void set_strategy(std::optional<Strategy> strategy) {
   if (!strategy || is_default(strategy->extended())) return;
   set.strategy = strategy->extended().shared_from_this();
   set.frame.emplace(set.strategy.get(), nullptr);
+}
+
+std::optional<int> get_update_replica_id() {
+  const internal::ContextFrame* frame = internal::current_frame();
+  if (frame == nullptr || frame->updated_component < 0) return std::nullopt;
+  return frame->updated_component;
+}
+
+namespace internal {
+
+ReplicaHost& current_host() {
+  StrategyExtended* current = current_strategy();
+  return current != nullptr ? *current : *default_strategy_extended();
+}
+
+}  // namespace internal
+
+Strategy Variable::strategy() const {
+  return Strategy(static_cast<StrategyExtended&>(impl_->host()).shared_from_this());
+}
+
+Variable Variable::clone() const {
+  StrategyExtended& extended = static_cast<StrategyExtended&>(impl_->host());
+  internal::check_cross_replica(extended, "clone of a Variable", "merge_call()");
+  const Strategy strategy(extended.shared_from_this());
+  return strategy.scope([&] {
+    const internal::ColocationScope colocation = extended.colocate_vars_with(*this);
+    Variable copy(components()[0].detach(), impl_->options());
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < components().size(); ++i) {
+      at::Tensor target = copy.components()[i];
+      target.copy_(components()[i]);
+    }
+    return copy;
+  });
 }
 
 Strategy ReplicaContext::strategy() const {

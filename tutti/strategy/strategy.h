@@ -24,6 +24,7 @@
 #include "tutti/values/per_replica.h"
 #include "tutti/values/reduce_op.h"
 #include "tutti/values/replica_context.h"
+#include "tutti/values/variable.h"
 
 namespace tutti {
 
@@ -79,7 +80,8 @@ class Strategy {
     return run(fn, std::forward<A>(args)...);
   }
 
-  /// One value from those of all replicas, leaf by leaf.
+  /// One value from those of all replicas, leaf by leaf. Of a variable that synchronises
+  /// on read the components are reduced; any other variable counts as a plain value.
   ///
   /// With axes, each replica's tensor is first reduced along them; kMean then
   /// divides by the number of elements of all replicas together, so that ragged
@@ -95,7 +97,8 @@ class Strategy {
   template <class V>
   auto gather(const V& value, int64_t axis) const;
 
-  /// The components of the local replicas; a plain value is its only component.
+  /// The components of the local replicas; a plain value is its only component. Those of
+  /// a variable share its memory.
   template <class V>
   auto local_results(V&& value) const;
 
@@ -108,6 +111,9 @@ class Strategy {
   }
 
  private:
+  template <class V>
+  auto reduce_nest(ReduceOp op, const V& value, at::OptionalIntArrayRef axis) const;
+
   std::shared_ptr<StrategyExtended> extended_;
 };
 
@@ -147,34 +153,10 @@ ReplicaContext* get_replica_context(CallSite site = CallSite::current());
 /// or cleared by nullopt. Inside a scope it is kFailedPrecondition.
 void set_strategy(std::optional<Strategy> strategy);
 
+/// Inside StrategyExtended::update the number of the copy that is being updated.
+std::optional<int> get_update_replica_id();
+
 // ---- implementation ---------------------------------------------------------
-
-namespace internal {
-
-template <class V>
-struct component {
-  using type = V;
-};
-template <class T>
-struct component<PerReplica<T>> {
-  using type = T;
-};
-template <class T>
-struct component<Mirrored<T>> {
-  using type = T;
-};
-
-template <class V>
-ReduceLeaves leaves_by_replica(const V& value, std::vector<std::string>& structures) {
-  ReduceLeaves lists;
-  for (const auto& each : value) {
-    lists.push_back(leaves_of(each));
-    structures.push_back(structure_of(each));
-  }
-  return lists;
-}
-
-}  // namespace internal
 
 template <std::invocable F>
 auto Strategy::scope(F&& fn) const {
@@ -210,6 +192,16 @@ auto Strategy::run(const F& fn, A&&... args) const {
 
 template <class V>
 auto Strategy::reduce(ReduceOp op, const V& value, at::OptionalIntArrayRef axis) const {
+  if constexpr (std::same_as<V, Variable>) {
+    return internal::with_components(*extended_, "reduce", value,
+                                     [&](const auto& parts) { return reduce(op, parts, axis); });
+  } else {
+    return reduce_nest(op, value, axis);
+  }
+}
+
+template <class V>
+auto Strategy::reduce_nest(ReduceOp op, const V& value, at::OptionalIntArrayRef axis) const {
   using T = typename internal::component<V>::type;
   static_assert(Nest<T>,
                 "Strategy::reduce: the value is no nest (tensor, IndexedSlices, arithmetic type, "
@@ -241,8 +233,12 @@ auto Strategy::reduce(ReduceOp op, const V& value, at::OptionalIntArrayRef axis)
 template <class V>
 auto Strategy::gather(const V& value, int64_t axis) const {
   using T = typename internal::component<V>::type;
-  static_assert(Nest<T>, "Strategy::gather: the value is no nest of tensors");
-  if constexpr (Nest<T>) {
+  static_assert(Nest<T> || std::same_as<V, Variable>,
+                "Strategy::gather: the value is no nest of tensors");
+  if constexpr (std::same_as<V, Variable>) {
+    return internal::with_components(*extended_, "gather", value,
+                                     [&](const auto& parts) { return gather(parts, axis); });
+  } else if constexpr (Nest<T>) {
     if constexpr (internal::is_per_replica<V> || internal::is_mirrored<V>) {
       internal::check_components(*extended_, "gather", value.size());
       std::vector<std::string> structures;
@@ -260,9 +256,12 @@ auto Strategy::gather(const V& value, int64_t axis) const {
 template <class V>
 auto Strategy::local_results(V&& value) const {
   using Plain = std::remove_cvref_t<V>;
-  using T = typename internal::component<Plain>::type;
+  using T = std::conditional_t<std::same_as<Plain, Variable>, at::Tensor,
+                               typename internal::component<Plain>::type>;
   std::vector<T> results;
-  if constexpr (internal::is_per_replica<Plain> && !std::is_lvalue_reference_v<V>) {
+  if constexpr (std::same_as<Plain, Variable>) {
+    results = value.components();
+  } else if constexpr (internal::is_per_replica<Plain> && !std::is_lvalue_reference_v<V>) {
     for (T& each : value) results.push_back(std::move(each));
   } else if constexpr (internal::is_per_replica<Plain> || internal::is_mirrored<Plain>) {
     for (const T& each : value) results.push_back(each);

@@ -4,17 +4,22 @@
 
 #include <utility>
 
-#include <ATen/ops/cat.h>
-
 #include "tutti/base/error.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/strategy/internal/context_checks.h"
+#include "tutti/strategy/internal/variable_registry.h"
 
 namespace tutti {
 
 StrategyExtended::StrategyExtended(std::string name, std::vector<DeviceSpec> devices,
-                                   int first_replica_id, int num_replicas)
-    : name_(std::move(name)), devices_(std::move(devices)), num_replicas_(num_replicas) {
+                                   int first_replica_id, int num_replicas,
+                                   CommunicationOptions communication_options)
+    : name_(std::move(name)),
+      devices_(std::move(devices)),
+      num_replicas_(num_replicas),
+      communication_options_(communication_options),
+      variables_(std::make_unique<internal::VariableRegistry>(devices_.size())) {
+  communication_options_.validate();
   if (devices_.empty()) {
     throw Error(ErrorCode::kInvalidArgument, message(name_, ": the list of devices is empty."));
   }
@@ -29,6 +34,14 @@ StrategyExtended::StrategyExtended(std::string name, std::vector<DeviceSpec> dev
     contexts_.push_back(std::make_unique<ReplicaContext>(
         *this, first_replica_id + i, i, num_replicas, devices_[static_cast<size_t>(i)]));
   }
+}
+
+StrategyExtended::~StrategyExtended() = default;
+
+std::vector<std::vector<DeviceSpec>> StrategyExtended::worker_devices_by_replica() const {
+  std::vector<std::vector<DeviceSpec>> lists;
+  for (const DeviceSpec& device : devices_) lists.push_back({device});
+  return lists;
 }
 
 std::string StrategyExtended::describe() const {
@@ -57,7 +70,20 @@ std::vector<ReplicaContext*> StrategyExtended::contexts() const {
 void StrategyExtended::call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) {
   internal::check_cross_replica(*this, "run", "merge_call()");
   internal::check_no_replica_waits(*this);
-  do_call_for_each_replica(fn);
+  if (contexts_.size() == 1) {
+    do_call_for_each_replica(fn);  // it makes its variables alone
+    return;
+  }
+  internal::RunVariables variables(contexts_.size());
+  do_call_for_each_replica([&](ReplicaContext& context) {
+    struct Inside {
+      internal::VariableRegistry& registry;
+      size_t replica;
+      ~Inside() { registry.set_run(replica, nullptr); }
+    } const inside{*variables_, static_cast<size_t>(context.local_replica_id())};
+    variables_->set_run(inside.replica, &variables);
+    fn(context);
+  });
 }
 
 at::Tensor StrategyExtended::reduce(ReduceOp op, const PerReplica<at::Tensor>& value) {
@@ -68,14 +94,18 @@ at::Tensor StrategyExtended::gather(const PerReplica<at::Tensor>& value, int64_t
   return do_gather(value, axis);
 }
 
+Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor,
+                                                    const Destinations& destinations) {
+  internal::check_cross_replica(*this, "broadcast_to", "merge_call()");
+  return cross_device_ops().broadcast(tensor, destinations);
+}
+
 at::Tensor StrategyExtended::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value) {
-  return cross_device_ops().reduce(op, value);
+  return cross_device_ops().reduce(op, value, Destinations(value[0]), communication_options_)[0];
 }
 
 at::Tensor StrategyExtended::do_gather(const PerReplica<at::Tensor>& value, int64_t axis) {
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& part : value) parts.push_back(part.detach().to(value[0].device()));
-  return at::cat(parts, axis);
+  return cross_device_ops().gather(value, Destinations(value[0]), axis, communication_options_)[0];
 }
 
 }  // namespace tutti

@@ -7,23 +7,42 @@
 
 #pragma once
 
+#include <concepts>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tutti/base/function_ref.h"
 #include "tutti/collectives/cross_device_ops.h"
 #include "tutti/device/device_spec.h"
+#include "tutti/strategy/internal/variable_scopes.h"
+#include "tutti/values/destinations.h"
 #include "tutti/values/replica_context.h"
+#include "tutti/values/variable.h"
 
 namespace tutti {
 
 class ClusterResolver;
+struct VariableDefinition;
+
+namespace internal {
+class VariableRegistry;
+}
+
+/// StrategyExtended::update(kUngrouped, ...) returns a vector instead of a Mirrored.
+struct Ungrouped {};
+inline constexpr Ungrouped kUngrouped;
 
 /// Shared by all handles of one strategy. Thread-safe where it says so; run()
-/// from several threads takes turns.
+/// from several threads takes turns. Members that combine or place values need
+/// cross-replica context, or a thread that is in no scope (kFailedPrecondition).
 class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this<StrategyExtended> {
  public:
+  ~StrategyExtended() override;
   StrategyExtended(const StrategyExtended&) = delete;
   StrategyExtended& operator=(const StrategyExtended&) = delete;
 
@@ -31,13 +50,14 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   const std::string& name() const { return name_; }
 
   /// "MirroredStrategy(CPU:0, CPU:1)"
-  std::string describe() const;
+  std::string describe() const override;
 
-  int num_replicas_in_sync() const { return num_replicas_; }
+  int num_replicas_in_sync() const override { return num_replicas_; }
   int num_local_replicas() const { return static_cast<int>(contexts_.size()); }
 
   /// The devices of the local replicas; one for each.
   const std::vector<DeviceSpec>& worker_devices() const { return devices_; }
+  std::vector<std::vector<DeviceSpec>> worker_devices_by_replica() const;
 
   /// Where variables live.
   virtual const std::vector<DeviceSpec>& parameter_devices() const { return devices_; }
@@ -45,26 +65,101 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   /// Null unless the strategy was made from a cluster.
   virtual const ClusterResolver* cluster_resolver() const { return nullptr; }
 
+  // What a program that is written for every strategy asks.
+  virtual bool require_static_shapes() const { return false; }
+  virtual bool between_graph() const { return false; }
+  virtual bool should_init() const { return true; }
+  virtual bool should_checkpoint() const { return true; }
+  virtual bool should_save_summary() const { return true; }
+  virtual bool in_multi_worker_mode() const { return false; }
+
   /// Contexts live as long as this object. Throws kInvalidArgument for a bad id.
   ReplicaContext& replica_context(int local_replica) const;
 
-  /// Calls fn once for each local replica, concurrently, in its context. The
-  /// caller must be in cross-replica context or outside of any scope.
+  /// Calls fn once for each local replica, concurrently, in its context.
   void call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn);
+
+  // ---- combining and placing values
 
   /// The reduction of one component per local replica, over all replicas.
   /// Shapes and dtypes of the components must be equal.
-  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value);
+  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value) override;
 
   /// The concatenation along `axis` (0 or more), over all replicas.
   at::Tensor gather(const PerReplica<at::Tensor>& value, int64_t axis);
+
+  /// Strategy::reduce, with the result on each destination. The value is a nest per
+  /// replica or mirrored, a variable, or a plain nest; a variable that is a destination
+  /// is not changed.
+  template <class V>
+  auto reduce_to(ReduceOp op, const V& value, const Destinations& destinations,
+                 const CommunicationOptions& options = {});
+
+  /// reduce_to of each pair, in their order; tensors are reduced together.
+  template <class T>
+  std::vector<Mirrored<T>> batch_reduce_to(
+      ReduceOp op, const std::vector<std::pair<PerReplica<T>, Destinations>>& pairs,
+      const CommunicationOptions& options = {});
+
+  /// A copy of the tensor on each destination. A number is returned as it is, so that
+  /// whoever takes it decides about its type.
+  Mirrored<at::Tensor> broadcast_to(const at::Tensor& tensor, const Destinations& destinations);
+  template <internal::Number T>
+  T broadcast_to(T number, const Destinations&) const {
+    return number;
+  }
+
+  // ---- variables
+
+  /// Calls fn(variable, args...) for every copy of the variable in turn, on its device.
+  /// Inside fn the variable means that copy alone; a PerReplica or Mirrored argument
+  /// arrives as its component. Returns Mirrored of the results, or nothing. In a replica
+  /// all replicas must call it; copy i then gets the arguments of replica i, and the
+  /// function is replica 0's: what differs between replicas must be an argument.
+  template <class F, class... A>
+  auto update(const Variable& variable, const F& fn, const A&... args);
+
+  /// The same; returns a vector of the results.
+  template <class F, class... A>
+  auto update(Ungrouped, const Variable& variable, const F& fn, const A&... args);
+
+  /// Calls fn(args...) once for each device of non_slot_devices(), as update() does.
+  template <class F, class... A>
+  auto update_non_slot(const Destinations& colocate_with, const F& fn, const A&... args);
+  template <class F, class... A>
+  auto update_non_slot(Ungrouped, const Destinations& colocate_with, const F& fn, const A&... args);
+
+  /// Where state that belongs to no single variable of the list shall live.
+  virtual Destinations non_slot_devices(const std::vector<Variable>& variables) const;
+
+  /// For ReplicaContext::update: the result for the copy of one local replica.
+  template <class F, class... A>
+  auto update_own(int local_replica, const Variable& variable, const F& fn, const A&... args);
+
+  bool variable_created_in_scope(const Variable& variable) const;
+
+  /// The variable that the tensor is a component of, if any. Thread-safe.
+  std::optional<Variable> value_container(const at::Tensor& component) const;
+  Variable value_container(const Variable& variable) const { return variable; }
+
+  /// The components of a variable that synchronises on read combined; else a copy.
+  at::Tensor read_var(const Variable& variable) const;
+
+  /// While the result lives, variables made on this thread lie on the devices of
+  /// `variable`, which must be one of this strategy.
+  [[nodiscard]] internal::ColocationScope colocate_vars_with(const Variable& variable);
+
+  // ---- for those who write strategies
 
   /// Memory for tensors that will be reduced.
   Arena& arena() { return cross_device_ops().arena(); }
 
   virtual CrossDeviceOps& cross_device_ops() = 0;
 
-  // The collective operations of replicas, built on meet() and cross_device_ops().
+  /// Options of every call; those of a call win.
+  const CommunicationOptions& communication_options() const { return communication_options_; }
+
+  // The operations of replicas and variables, built on meet() and cross_device_ops().
   void all_reduce(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
                   const std::string& structure, const CommunicationOptions& options,
                   CallSite site) override;
@@ -73,11 +168,13 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
                            CallSite site) override;
   void all_gather(ReplicaContext& context, const LeafList& leaves, const std::string& structure,
                   int64_t axis, const CommunicationOptions& options, CallSite site) override;
+  std::shared_ptr<VariableImpl> create_variable(const VariableCreation& creation) override;
+  void combine_update(ReplicaContext& context, const VariableUpdate& update) override;
 
  protected:
   /// Local replica i runs on devices[i] and has the global id first_replica_id + i.
   StrategyExtended(std::string name, std::vector<DeviceSpec> devices, int first_replica_id,
-                   int num_replicas);
+                   int num_replicas, CommunicationOptions communication_options = {});
 
   std::vector<ReplicaContext*> contexts() const;
 
@@ -86,10 +183,30 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   virtual at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value);
   virtual at::Tensor do_gather(const PerReplica<at::Tensor>& value, int64_t axis);
 
+  /// By default a mirrored variable, or one that synchronises on read.
+  virtual std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition);
+
+  std::shared_ptr<VariableImpl> make_variable(const VariableOptions& options,
+                                              const at::Tensor& initial_value,
+                                              const std::vector<DeviceSpec>& devices);
+  std::shared_ptr<VariableImpl> create_in_replica(ReplicaContext& context,
+                                                  const VariableCreation& creation);
+  void update_components(const char* function, const std::vector<DeviceSpec>& devices,
+                         std::initializer_list<size_t> argument_sizes,
+                         FunctionRef<void(size_t component)> fn);
+  void check_variable(const char* function, const Variable& variable) const;
+  template <class F, class... A>
+  auto update_slots(const char* function, const std::vector<DeviceSpec>& devices, const F& fn,
+                    const A&... args);
+
   std::string name_;
   std::vector<DeviceSpec> devices_;
   int num_replicas_;
+  CommunicationOptions communication_options_;
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
+  std::unique_ptr<internal::VariableRegistry> variables_;
 };
 
 }  // namespace tutti
+
+#include "tutti/strategy/internal/extended_templates.h"  // IWYU pragma: export

@@ -14,10 +14,12 @@ class ReplicaHost;
 
 namespace internal {
 
-/// A frame without a replica is a cross-replica context.
+/// A frame without a replica is a cross-replica context; within it one component of a
+/// variable may be under update.
 struct ContextFrame {
   ReplicaHost* host = nullptr;
   ReplicaContext* replica = nullptr;
+  int updated_component = -1;
   const ContextFrame* previous = nullptr;
 };
 
@@ -35,7 +37,7 @@ void set_last_context_site(CallSite site);
 /// Pushes a frame for the life of the object, which must be on the stack.
 class FrameScope {
  public:
-  FrameScope(ReplicaHost* host, ReplicaContext* replica);
+  FrameScope(ReplicaHost* host, ReplicaContext* replica, int updated_component = -1);
   ~FrameScope();
 
   FrameScope(const FrameScope&) = delete;

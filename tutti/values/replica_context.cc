@@ -24,8 +24,8 @@ CallSite last_context_site() { return context_site; }
 
 void set_last_context_site(CallSite site) { context_site = site; }
 
-FrameScope::FrameScope(ReplicaHost* host, ReplicaContext* replica)
-    : frame_{host, replica, innermost_frame} {
+FrameScope::FrameScope(ReplicaHost* host, ReplicaContext* replica, int updated_component)
+    : frame_{host, replica, updated_component, innermost_frame} {
   innermost_frame = &frame_;
 }
 

@@ -2,14 +2,15 @@
 //
 // What a function that runs on a replica can ask: who am I, and the operations
 // that all replicas do together. get_replica_context() in strategy/strategy.h
-// returns the one of the calling thread. ReplicaHost is what a strategy fills
-// in: the one place where control flows from this layer up.
+// returns the one of the calling thread.
 
 #pragma once
 
 #include <concepts>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
@@ -24,37 +25,12 @@
 #include "tutti/values/mirrored.h"
 #include "tutti/values/per_replica.h"
 #include "tutti/values/reduce_op.h"
+#include "tutti/values/replica_host.h"
 
 namespace tutti {
 
 class Strategy;
-
-/// The operations of a replica, as its strategy does them.
-class ReplicaHost {
- public:
-  virtual ~ReplicaHost() = default;
-
-  /// Whether its context is valid on threads that are in no scope or run.
-  virtual bool is_ambient() const { return false; }
-
-  /// Waits until every replica has come with a request, and completes them.
-  virtual void meet(ReplicaContext& context, MeetingRequest& request) = 0;
-
-  /// Replaces each leaf by its reduction over all replicas.
-  virtual void all_reduce(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
-                          const std::string& structure, const CommunicationOptions& options,
-                          CallSite site) = 0;
-
-  /// The same into the memory of the tensors given; not differentiable.
-  virtual void all_reduce_in_place(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
-                                   const std::string& structure,
-                                   const CommunicationOptions& options, CallSite site) = 0;
-
-  /// Replaces each leaf by the concatenation over all replicas along `axis`.
-  virtual void all_gather(ReplicaContext& context, const LeafList& leaves,
-                          const std::string& structure, int64_t axis,
-                          const CommunicationOptions& options, CallSite site) = 0;
-};
+class Variable;
 
 /// One per replica; lives as long as its strategy.
 ///
@@ -101,6 +77,13 @@ class ReplicaContext {
   template <class T>
   T all_gather(const T& value, int64_t axis, const CommunicationOptions& options = {},
                CallSite site = CallSite::current());
+
+  /// Calls fn(variable, args...) for every copy of the variable, once each and in
+  /// cross-replica context, and returns the result for this replica's copy. Copy i gets
+  /// the arguments of replica i. All replicas must call it; the function called is
+  /// replica 0's, so what differs between replicas must be an argument.
+  template <class F, class... A>
+  auto update(const Variable& variable, const F& fn, const A&... args);
 
   /// Makes this the context of the calling thread while the result lives: for
   /// threads that a replica's function starts.
@@ -215,6 +198,13 @@ auto ReplicaContext::merge_call(const F& fn, const A&... args) {
       return std::move(*request.result);
     }
   }
+}
+
+template <class F, class... A>
+auto ReplicaContext::update(const Variable& variable, const F& fn, const A&... args) {
+  check_current("update");
+  typename internal::context_for<F>::type& self = *this;
+  return self.strategy().extended().update_own(local_id_, variable, fn, args...);
 }
 
 template <class T>

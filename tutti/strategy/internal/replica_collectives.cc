@@ -24,243 +24,23 @@
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
-#include "tutti/strategy/internal/scalar_values.h"
+#include "tutti/strategy/internal/all_reduce_request.h"
 #include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 namespace {
 
 using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 // Names of the calls; their addresses tell them apart.
 constexpr char kAllReduce[] = "all_reduce";
 constexpr char kAllReduceInPlace[] = "all_reduce_";
 
-// Below this the replica that arrives last reduces alone: a second meeting takes
-// longer than the work.
-constexpr int64_t kShareAboveBytes = 1 << 10;
-
-std::string describe_all(const LeafList& leaves) {
-  if (leaves.size() == 1) return leaves[0].describe();
-  std::string text = message(leaves.size(), " leaves (");
-  for (size_t i = 0; i < leaves.size() && i < 4; ++i) {
-    text += (i == 0 ? "" : ", ") + leaves[i].describe();
-  }
-  return text + (leaves.size() > 4 ? ", ...)" : ")");
-}
-
 [[noreturn]] void refuse(const char* function, size_t leaf, const std::string& reason) {
   throw Error(ErrorCode::kInvalidArgument,
               message("ReplicaContext::", function, ": leaf ", leaf, " ", reason));
 }
-
-void check_all_reduce_leaf(const char* function, ReduceOp op, const Leaf& leaf, size_t i) {
-  switch (leaf.kind) {
-    case Leaf::Kind::kTensor:
-      if (!leaf.tensor().defined()) refuse(function, i, "is an undefined tensor.");
-      if (leaf.tensor().layout() != at::kStrided) {
-        refuse(function, i, "is not a dense tensor; use IndexedSlices for sparse values.");
-      }
-      check_reducible("ReplicaContext::all_reduce", op, leaf.tensor().scalar_type());
-      return;
-    case Leaf::Kind::kIndexedSlices:
-      if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
-        refuse(function, i,
-               message("is an IndexedSlices, which ", op,
-                       " cannot reduce; use kSum or kMean, or to_dense()."));
-      }
-      return;
-    case Leaf::Kind::kString:
-      refuse(function, i, "is a string, which cannot be reduced.");
-    case Leaf::Kind::kBool:
-      refuse(function, i, "is a bool, which cannot be reduced; use an int.");
-    case Leaf::Kind::kInteger:
-      if (op == ReduceOp::kMean) {
-        refuse(function, i, "is a C++ integer, whose mean would be cut; use a double or a tensor.");
-      }
-      return;
-    case Leaf::Kind::kFloating:
-      return;
-  }
-}
-
-class AllReduceRequest final : public MeetingRequest {
- public:
-  AllReduceRequest(const char* function, StrategyExtended& strategy, const ReplicaContext& context,
-                   ReduceOp op, const LeafList& leaves, const std::string& structure,
-                   const CommunicationOptions& options, CallSite site)
-      : MeetingRequest(function, site, Completer::kLast),
-        local_replica_(context.local_replica_id()),
-        strategy_(strategy),
-        op_(op),
-        leaves_(leaves),
-        structure_(structure),
-        options_(options) {
-    options_.validate();
-    set_timeout(options_.timeout);
-    mark(reinterpret_cast<uintptr_t>(function));
-    mark(static_cast<uint64_t>(op_) << 32 | leaves_.size());
-    mark(static_cast<uint64_t>(options_.bytes_per_pack));
-    if (!structure_.empty()) mark(std::hash<std::string>{}(structure_));
-    for (size_t i = 0; i < leaves_.size(); ++i) {
-      check_all_reduce_leaf(function, op_, leaves_[i], i);
-      mark_leaf(leaves_[i]);
-      if (leaves_[i].kind == Leaf::Kind::kTensor) tensors_.push_back(&leaves_[i].tensor());
-    }
-    choose_completer();
-  }
-
-  // Throws when one tensor is listed twice: it would be reduced twice.
-  void reduce_in_place() {
-    if (tensors_.size() > 1) {
-      c10::SmallVector<const void*, 8> seen;
-      for (const at::Tensor* tensor : tensors_) {
-        if (tensor->numel() > 0) seen.push_back(tensor->data_ptr());
-      }
-      std::sort(seen.begin(), seen.end());
-      if (std::adjacent_find(seen.begin(), seen.end()) != seen.end()) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    "ReplicaContext::all_reduce_: two leaves share their memory, which would be "
-                    "reduced twice. List each tensor once.");
-      }
-    }
-    for (at::Tensor* tensor : tensors_) add_memory(tensor->data_ptr(), tensor->data_ptr());
-  }
-
-  // Results in memory of their own; inputs as the kernels want them.
-  void allocate_outputs() {
-    for (at::Tensor* tensor : tensors_) {
-      // The kernels read memory, where a conjugate or negative view is not yet done.
-      inputs_.push_back(tensor->resolve_conj().resolve_neg().contiguous());
-      const at::ScalarType dtype = reduced_dtype(op_, tensor->scalar_type());
-      const bool from_arena = tensor->device().is_cpu() && tensor->nbytes() >= kArenaAboveBytes;
-      outputs_.push_back(
-          from_arena ? strategy_.arena().empty(tensor->sizes(), dtype)
-                     : at::empty(tensor->sizes(), tensor->options()
-                                                      .dtype(dtype)
-                                                      .memory_format(at::MemoryFormat::Contiguous)
-                                                      .requires_grad(false)));
-      add_memory(inputs_.back().data_ptr(), outputs_.back().data_ptr());
-    }
-  }
-
-  // Who reduces: all replicas together, unless there is too little to share.
-  void choose_completer() {
-    int64_t bytes = 0;
-    for (const at::Tensor* tensor : tensors_) bytes += static_cast<int64_t>(tensor->nbytes());
-    const bool only_tensors = tensors_.size() == leaves_.size();
-    set_completer(only_tensors && bytes > kShareAboveBytes ? Completer::kAll : Completer::kLast);
-  }
-
-  // Replaces the leaves by the results.
-  void hand_out() {
-    for (size_t i = 0; i < outputs_.size(); ++i) *tensors_[i] = std::move(outputs_[i]);
-  }
-
-  std::string describe() const override {
-    return message(
-        name(), "(", op_, ") of ", describe_all(leaves_),
-        structure_.empty() ? "" : message(", structure ", structure_),
-        options_.bytes_per_pack == 0 ? "" : message(", bytes_per_pack ", options_.bytes_per_pack));
-  }
-
-  void complete(std::span<MeetingRequest* const> requests) override {
-    const auto request = [&](size_t replica) -> AllReduceRequest& {
-      return *static_cast<AllReduceRequest*>(requests[replica]);
-    };
-    const auto input = [&](size_t replica, size_t i) -> at::Tensor& {
-      AllReduceRequest& each = request(replica);
-      return each.inputs_.empty() ? *each.tensors_[i] : each.inputs_[i];
-    };
-    const auto output = [&](size_t replica, size_t i) -> at::Tensor& {
-      AllReduceRequest& each = request(replica);
-      return each.outputs_.empty() ? *each.tensors_[i] : each.outputs_[i];
-    };
-    const auto memory = [&](size_t replica, size_t i) -> AllReduceBatch::Memory {
-      if (i >= kNoted) return request(replica).memory_[i];
-      const MeetingNote& note = note_of(replica);
-      return {note.words[2 * i], const_cast<void*>(note.words[2 * i + 1])};
-    };
-    const auto claims = [&](size_t replica) -> std::atomic<int64_t>& {
-      return request(replica).claims_;
-    };
-    AllReduceBatch::Team team;
-    if (completer() == Completer::kAll) {
-      team = {static_cast<size_t>(local_replica_), requests.size(), claims};
-    }
-    if (!tensors_.empty()) {
-      const AllReduceBatch batch(op_, requests.size(), {tensors_.data(), tensors_.size()}, input,
-                                 output, memory, team);
-      strategy_.cross_device_ops().all_reduce(batch, options_);
-    }
-    if (tensors_.size() == leaves_.size()) return;
-    for (size_t i = 0; i < leaves_.size(); ++i) {
-      std::vector<Leaf> column;
-      for (size_t r = 0; r < requests.size(); ++r) column.push_back(request(r).leaves_[i]);
-      complete_other_leaf(column);
-    }
-  }
-
- private:
-  static constexpr size_t kNoted = 2;  // tensors whose memory stands in the note
-
-  void add_memory(const void* input, void* output) {
-    if (memory_.size() < kNoted) {
-      set_word(2 * memory_.size(), input);
-      set_word(2 * memory_.size() + 1, output);
-    }
-    memory_.push_back({input, output});
-  }
-
-  void mark_shape(const at::Tensor& tensor, at::IntArrayRef sizes) {
-    mark(static_cast<uint64_t>(tensor.scalar_type()) << 8 | sizes.size());
-    for (const int64_t size : sizes) mark(static_cast<uint64_t>(size));
-  }
-
-  void mark_leaf(const Leaf& leaf) {
-    mark(static_cast<uint64_t>(leaf.kind) << 16 | static_cast<uint64_t>(leaf.is_signed) << 8 |
-         leaf.bytes);
-    if (leaf.kind == Leaf::Kind::kTensor) {
-      mark_shape(leaf.tensor(), leaf.tensor().sizes());
-    } else if (leaf.kind == Leaf::Kind::kIndexedSlices) {
-      mark_shape(leaf.slices().values(), leaf.slices().values().sizes().slice(1));
-      for (const int64_t size : leaf.slices().dense_shape()) mark(static_cast<uint64_t>(size));
-    }
-  }
-
-  void complete_other_leaf(const std::vector<Leaf>& column) const {
-    if (column[0].kind == Leaf::Kind::kTensor) return;
-    if (column[0].kind != Leaf::Kind::kIndexedSlices) {
-      const Leaf result = column[0];
-      internal::reduce_scalars(op_, column, result);
-      for (const Leaf& leaf : column) std::memcpy(leaf.data, result.data, result.bytes);
-      return;
-    }
-    std::vector<const IndexedSlices*> parts;
-    for (const Leaf& leaf : column) parts.push_back(&leaf.slices());
-    const IndexedSlices all = internal::concatenate(op_, parts);
-    for (const Leaf& leaf : column) {
-      const at::Device device = leaf.slices().values().device();
-      leaf.slices() = IndexedSlices(all.values().to(device, /*non_blocking=*/false, /*copy=*/true),
-                                    all.indices().to(device, /*non_blocking=*/false, /*copy=*/true),
-                                    all.dense_shape());
-    }
-  }
-
-  c10::SmallVector<AllReduceBatch::Memory, 2> memory_;  // of each tensor leaf
-  std::atomic<int64_t> claims_{0};
-  int local_replica_;
-  StrategyExtended& strategy_;
-  ReduceOp op_;
-  const LeafList& leaves_;  // these three outlive the call
-  const std::string& structure_;
-  const CommunicationOptions& options_;
-  c10::SmallVector<at::Tensor*, 4> tensors_;
-  c10::SmallVector<at::Tensor, 2> inputs_;  // empty: reduce in place
-  c10::SmallVector<at::Tensor, 2> outputs_;
-};
 
 class AllGatherRequest final : public MeetingRequest {
  public:
@@ -296,7 +76,7 @@ class AllGatherRequest final : public MeetingRequest {
   int64_t begin_of_own_part(size_t leaf) const { return begins_[leaf]; }
 
   std::string describe() const override {
-    return message("all_gather(axis ", axis_, ") of ", describe_all(leaves_),
+    return message("all_gather(axis ", axis_, ") of ", internal::describe_all(leaves_),
                    structure_.empty() ? "" : message(", structure ", structure_));
   }
 
@@ -414,13 +194,13 @@ variable_list reduce_gradients(const Call& call, ReduceOp op, variable_list grad
                                const char* function) {
   const BackwardContext context(call, function);
   LeafList leaves;
-  for (Variable& gradient : gradients) {
+  for (at::Tensor& gradient : gradients) {
     // LibTorch makes zeros for outputs that have no gradient, such as masks.
     const at::ScalarType dtype = gradient.scalar_type();
     if (at::isFloatingType(dtype) || at::isComplexType(dtype)) {
       leaves.push_back({Leaf::Kind::kTensor, 0, false, &gradient});
     } else {
-      gradient = Variable();
+      gradient = at::Tensor();
     }
   }
   call.strategy->all_reduce(*call.context, op, leaves, "", call.options, call.site);
@@ -428,8 +208,8 @@ variable_list reduce_gradients(const Call& call, ReduceOp op, variable_list grad
 }
 
 void all_reduce_leaves(Call& call) {
-  AllReduceRequest request(kAllReduce, *call.strategy, *call.context, call.op, call.leaves,
-                           call.structure, call.options, call.site);
+  internal::AllReduceRequest request(kAllReduce, *call.strategy, *call.context, call.op,
+                                     call.leaves, call.structure, call.options, call.site);
   request.allocate_outputs();
   call.strategy->meet(*call.context, request);
   request.hand_out();
@@ -466,7 +246,7 @@ class AllReduceFunction : public torch::autograd::Function<AllReduceFunction> {
                           " has no gradient; only kSum and kMean have. Detach its input."));
     }
     variable_list results = reduce_gradients(*call, call->op, gradients, "all_reduce");
-    results.insert(results.begin(), Variable());  // for `call`
+    results.insert(results.begin(), at::Tensor());  // for `call`
     return results;
   }
 };
@@ -490,7 +270,7 @@ class AllGatherFunction : public torch::autograd::Function<AllGatherFunction> {
       const int64_t axis = call->axis < 0 ? call->axis + rank : call->axis;
       results[i] = results[i].narrow(axis, call->begins[i], call->sizes[i]);
     }
-    results.insert(results.begin(), Variable());
+    results.insert(results.begin(), at::Tensor());
     return results;
   }
 };
@@ -501,7 +281,8 @@ void StrategyExtended::all_reduce(ReplicaContext& context, ReduceOp op, const Le
                                   const std::string& structure, const CommunicationOptions& options,
                                   CallSite site) {
   if (!needs_gradient(leaves)) {
-    AllReduceRequest request(kAllReduce, *this, context, op, leaves, structure, options, site);
+    internal::AllReduceRequest request(kAllReduce, *this, context, op, leaves, structure,
+                                       communication_options_.merged_with(options), site);
     request.allocate_outputs();
     meet(context, request);
     request.hand_out();
@@ -513,7 +294,7 @@ void StrategyExtended::all_reduce(ReplicaContext& context, ReduceOp op, const Le
   call->op = op;
   call->leaves = leaves;
   call->structure = structure;
-  call->options = options;
+  call->options = communication_options_.merged_with(options);
   call->site = site;
   const variable_list inputs = tensors_of(leaves);  // as a TensorList: a vector is no input
   hand_out(leaves, AllReduceFunction::apply(call, at::TensorList(inputs)));
@@ -547,7 +328,8 @@ void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op,
                      "does not fit in place; use all_reduce."));
     }
   }
-  AllReduceRequest request(kAllReduceInPlace, *this, context, op, leaves, structure, options, site);
+  internal::AllReduceRequest request(kAllReduceInPlace, *this, context, op, leaves, structure,
+                                     communication_options_.merged_with(options), site);
   request.reduce_in_place();
   meet(context, request);
   for (const Leaf& leaf : leaves) {
@@ -568,7 +350,7 @@ void StrategyExtended::all_gather(ReplicaContext& context, const LeafList& leave
   call->leaves = leaves;
   call->structure = structure;
   call->axis = axis;
-  call->options = options;
+  call->options = communication_options_.merged_with(options);
   call->site = site;
   if (needs_gradient(leaves)) {
     const variable_list inputs = tensors_of(leaves);

@@ -5,8 +5,6 @@
 #include <span>
 #include <type_traits>
 
-#include <ATen/ops/cat.h>
-
 #include "tutti/collectives/reduction_tree.h"
 
 namespace tutti::internal {
@@ -48,18 +46,6 @@ void reduce_scalars(ReduceOp op, const std::vector<Leaf>& column, const Leaf& re
       *static_cast<T*>(result.data) = reduced;
     }
   });
-}
-
-IndexedSlices concatenate(ReduceOp op, const std::vector<const IndexedSlices*>& parts) {
-  std::vector<at::Tensor> values;
-  std::vector<at::Tensor> indices;
-  for (const IndexedSlices* part : parts) {
-    values.push_back(part->values().detach().to(parts[0]->values().device()));
-    indices.push_back(part->indices().to(parts[0]->indices().options()));
-  }
-  at::Tensor all = at::cat(values, 0);
-  if (op == ReduceOp::kMean) all = all.div(static_cast<double>(parts.size()));
-  return {all, at::cat(indices, 0), parts[0]->dense_shape()};
 }
 
 }  // namespace tutti::internal

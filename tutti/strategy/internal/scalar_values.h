@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions of leaves that are no dense tensors.
+// Reductions of leaves that are no tensors.
 
 #pragma once
 
@@ -13,8 +13,5 @@ namespace tutti::internal {
 
 /// Reduces C++ numbers, one per replica, by the canonical tree into `result`.
 void reduce_scalars(ReduceOp op, const std::vector<Leaf>& column, const Leaf& result);
-
-/// All slices in replica order; kMean divides the values by their number.
-IndexedSlices concatenate(ReduceOp op, const std::vector<const IndexedSlices*>& parts);
 
 }  // namespace tutti::internal

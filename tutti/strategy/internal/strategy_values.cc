@@ -15,10 +15,12 @@
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
+#include "tutti/collectives/sparse_reduction.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/strategy/internal/context_checks.h"
 #include "tutti/strategy/internal/scalar_values.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/values/variable_impl.h"
 
 namespace tutti::internal {
 namespace {
@@ -207,7 +209,7 @@ void reduce_per_replica(const StrategyExtended& strategy, ReduceOp op, const Red
       }
       std::vector<const IndexedSlices*> parts;
       for (const Leaf& leaf : column) parts.push_back(&leaf.slices());
-      result[i].slices() = concatenate(op, parts);
+      result[i].slices() = concatenate_slices("Strategy::reduce", op, parts);
     } else {
       refuse_scalar_column(op, column[0], axis.has_value());
       reduce_scalars(op, column, result[i]);
@@ -309,6 +311,93 @@ void check_components(const StrategyExtended& strategy, const char* function, si
 
 void check_cross_for_values(const StrategyExtended& strategy) {
   check_cross_replica(strategy, "distribute_values_from_function", "merge_call()");
+}
+
+void reduce_items_to(StrategyExtended& strategy, ReduceOp op,
+                     const std::vector<ReduceToItem>& items, const CommunicationOptions& options) {
+  check_cross_replica(strategy, "reduce_to", "all_reduce()");
+  const CommunicationOptions merged = strategy.communication_options().merged_with(options);
+  const at::NoGradGuard no_grad;
+  std::vector<ReducePair> pairs;
+  std::vector<std::pair<const ReduceToItem*, size_t>> places;  // of the pairs' results
+  for (const ReduceToItem& item : items) {
+    check_structures("reduce_to", item.leaves, item.structures);
+    for (size_t i = 0; i < item.leaves[0].size(); ++i) {
+      const std::vector<Leaf> column = column_of(item.leaves, i);
+      if (column[0].kind == Leaf::Kind::kTensor) {
+        pairs.push_back(
+            {PerReplica<at::Tensor>(tensors_of("reduce_to", column)), *item.destinations});
+        places.emplace_back(&item, i);
+      } else if (column[0].kind == Leaf::Kind::kIndexedSlices) {
+        std::vector<IndexedSlices> parts;
+        for (const Leaf& leaf : column) parts.push_back(leaf.slices());
+        const Mirrored<IndexedSlices> reduced = strategy.cross_device_ops().reduce(
+            op, PerReplica<IndexedSlices>(std::move(parts)), *item.destinations, merged);
+        for (size_t d = 0; d < reduced.size(); ++d) item.results[d][i].slices() = reduced[d];
+      } else {
+        refuse_scalar_column(op, column[0], /*has_axis=*/false);
+        for (const LeafList& result : item.results) reduce_scalars(op, column, result[i]);
+      }
+    }
+  }
+  const auto reduced = strategy.cross_device_ops().batch_reduce(op, pairs, merged);
+  for (size_t p = 0; p < reduced.size(); ++p) {
+    const auto& [item, leaf] = places[p];
+    for (size_t d = 0; d < reduced[p].size(); ++d) item->results[d][leaf].tensor() = reduced[p][d];
+  }
+}
+
+void reduce_plain_to(StrategyExtended& strategy, ReduceOp op, const std::vector<LeafList>& results,
+                     const Destinations& destinations) {
+  reduce_plain(strategy, op, results[0], c10::nullopt);
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    const Leaf& first = results[0][i];
+    if (first.kind == Leaf::Kind::kTensor && first.tensor().defined()) {
+      const Mirrored<at::Tensor> copies =
+          strategy.cross_device_ops().broadcast(first.tensor(), destinations);
+      for (size_t d = 0; d < results.size(); ++d) results[d][i].tensor() = copies[d];
+    } else if (first.kind == Leaf::Kind::kIndexedSlices) {
+      const Mirrored<IndexedSlices> copies = strategy.cross_device_ops().reduce(
+          ReduceOp::kSum, PerReplica<IndexedSlices>({first.slices()}), destinations);
+      for (size_t d = 0; d < results.size(); ++d) results[d][i].slices() = copies[d];
+    }
+  }
+}
+
+ReplicaContext* replica_of(const StrategyExtended& strategy) {
+  const ContextFrame* frame = current_frame();
+  return frame != nullptr && frame->host == &strategy ? frame->replica : nullptr;
+}
+
+void check_same_variable(const PerReplica<const VariableImpl*>& variables) {
+  for (size_t i = 1; i < variables.size(); ++i) {
+    if (variables[i] == variables[0]) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                message("update: local replica 0 updates ", variables[0]->describe(),
+                        ", but replica ", i, " updates ", variables[i]->describe(),
+                        variables[i]->describe() == variables[0]->describe()
+                            ? ", another variable of that name"
+                            : "",
+                        ". All replicas must update the same variables in the same order."));
+  }
+}
+
+VariableParts variable_parts(const StrategyExtended& strategy, const char* function,
+                             const Variable& variable) {
+  VariableImpl& impl = *variable.impl();
+  if (!impl.host().is_ambient() && &impl.host() != &strategy) {
+    refuse(function, message(impl.describe(), " belongs to ", impl.host().describe(), ", not to ",
+                             strategy.describe(), "."));
+  }
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& component : impl.components()) parts.push_back(component.detach());
+  const bool on_read = static_cast<int>(parts.size()) == strategy.num_local_replicas() &&
+                       impl.options().synchronization == VariableSynchronization::kOnRead;
+  if (on_read) return {VariableParts::Kind::kPerReplica, std::move(parts)};
+  // It may be the result, which later writes shall not change.
+  parts[0] = parts[0].clone();
+  return {impl.is_mirrored() ? VariableParts::Kind::kMirrored : VariableParts::Kind::kPlain,
+          std::move(parts)};
 }
 
 }  // namespace tutti::internal

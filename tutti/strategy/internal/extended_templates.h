@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The templates of StrategyExtended; included by its header.
+
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tutti/strategy/internal/replica_arguments.h"
+#include "tutti/strategy/internal/strategy_values.h"
+#include "tutti/strategy/strategy_extended.h"
+
+namespace tutti {
+namespace internal {
+
+/// A result that merge_call hands to every replica whole, although it has components.
+template <class T>
+struct Whole {
+  T value;
+};
+
+/// What fn(variable, one copy's share of args...) returns.
+template <class F, class... A>
+using UpdateResult = std::decay_t<std::invoke_result_t<const F&, Share<const A&>...>>;
+
+}  // namespace internal
+
+// ---- reduce_to ------------------------------------------------------------------
+
+template <class V>
+auto StrategyExtended::reduce_to(ReduceOp op, const V& value, const Destinations& destinations,
+                                 const CommunicationOptions& options) {
+  if constexpr (std::same_as<V, Variable>) {
+    return internal::with_components(*this, "reduce_to", value, [&](const auto& parts) {
+      return reduce_to(op, parts, destinations, options);
+    });
+  } else {
+    using T = typename internal::component<V>::type;
+    static_assert(Nest<T>,
+                  "StrategyExtended::reduce_to: the value is no nest of tensors, "
+                  "IndexedSlices and numbers, and no Variable");
+    if constexpr (internal::is_per_replica<V>) {
+      return std::move(batch_reduce_to<T>(op, {{value, destinations}}, options)[0]);
+    } else {
+      std::vector<T> results;
+      for (size_t i = 0; i < destinations.size(); ++i) {
+        if constexpr (internal::is_mirrored<V>) {
+          results.push_back(value[0]);
+        } else {
+          results.push_back(value);
+        }
+      }
+      std::vector<LeafList> leaves;
+      for (T& result : results) leaves.push_back(leaves_of(result));
+      internal::reduce_plain_to(*this, op, leaves, destinations);
+      return Mirrored<T>(std::move(results));
+    }
+  }
+}
+
+template <class T>
+std::vector<Mirrored<T>> StrategyExtended::batch_reduce_to(
+    ReduceOp op, const std::vector<std::pair<PerReplica<T>, Destinations>>& pairs,
+    const CommunicationOptions& options) {
+  static_assert(Nest<T>,
+                "StrategyExtended::batch_reduce_to: the values are no nests of tensors, "
+                "IndexedSlices and numbers");
+  std::vector<std::vector<T>> results;
+  results.reserve(pairs.size());
+  std::vector<internal::ReduceToItem> items;
+  for (const auto& [value, destinations] : pairs) {
+    internal::check_components(*this, "batch_reduce_to", value.size());
+    internal::ReduceToItem item{.destinations = &destinations};
+    item.leaves = internal::leaves_by_replica(value, item.structures);
+    results.emplace_back(destinations.size(), value[0]);
+    for (T& result : results.back()) item.results.push_back(leaves_of(result));
+    items.push_back(std::move(item));
+  }
+  internal::reduce_items_to(*this, op, items, options);
+  std::vector<Mirrored<T>> mirrored;
+  for (std::vector<T>& each : results) mirrored.emplace_back(std::move(each));
+  return mirrored;
+}
+
+// ---- update ---------------------------------------------------------------------
+
+// Calls fn(share of args...) for each device and collects what it returns.
+template <class F, class... A>
+auto StrategyExtended::update_slots(const char* function, const std::vector<DeviceSpec>& devices,
+                                    const F& fn, const A&... args) {
+  using R = internal::UpdateResult<F, A...>;
+  const auto call = [&]([[maybe_unused]] size_t i) -> decltype(auto) {
+    return fn(internal::share<const A&>(args, i)...);
+  };
+  const auto sizes = {size_t{0}, internal::component_count(args)...};
+  if constexpr (std::is_void_v<R>) {
+    update_components(function, devices, sizes, [&](size_t i) { call(i); });
+  } else {
+    std::vector<R> results;
+    update_components(function, devices, sizes, [&](size_t i) { results.push_back(call(i)); });
+    return results;
+  }
+}
+
+template <class F, class... A>
+auto StrategyExtended::update(Ungrouped, const Variable& variable, const F& fn, const A&... args) {
+  static_assert(std::is_invocable_v<const F&, const Variable&, internal::Share<const A&>...>,
+                "StrategyExtended::update: fn cannot be called with the variable and one copy's "
+                "share of the arguments; a `mutable` lambda is not accepted");
+  using R = internal::UpdateResult<F, Variable, A...>;
+  check_variable("update", variable);
+  ReplicaContext* const context = internal::replica_of(*this);
+  if (context == nullptr) return update_slots("update", variable.devices(), fn, variable, args...);
+  const auto merged = [&](const auto& strategy, const PerReplica<const VariableImpl*>& variables,
+                          const PerReplica<std::decay_t<internal::Share<const A&>>>&... shares) {
+    StrategyExtended& extended = strategy.extended();
+    internal::check_same_variable(variables);
+    if constexpr (std::is_void_v<R>) {
+      extended.update_slots("update", variable.devices(), fn, variable, shares...);
+    } else {
+      return internal::Whole<std::vector<R>>{
+          extended.update_slots("update", variable.devices(), fn, variable, shares...)};
+    }
+  };
+  const VariableImpl* const impl = variable.impl().get();
+  const auto local = static_cast<size_t>(context->local_replica_id());
+  if constexpr (std::is_void_v<R>) {
+    context->merge_call(merged, impl, internal::share<const A&>(args, local)...);
+  } else {
+    return context->merge_call(merged, impl, internal::share<const A&>(args, local)...).value;
+  }
+}
+
+template <class F, class... A>
+auto StrategyExtended::update(const Variable& variable, const F& fn, const A&... args) {
+  if constexpr (std::is_void_v<internal::UpdateResult<F, Variable, A...>>) {
+    update(kUngrouped, variable, fn, args...);
+  } else {
+    return Mirrored(update(kUngrouped, variable, fn, args...));
+  }
+}
+
+template <class F, class... A>
+auto StrategyExtended::update_own(int local_replica, const Variable& variable, const F& fn,
+                                  const A&... args) {
+  using R = internal::UpdateResult<F, Variable, A...>;
+  if constexpr (std::is_void_v<R>) {
+    update(kUngrouped, variable, fn, args...);
+  } else {
+    std::vector<R> results = update(kUngrouped, variable, fn, args...);
+    // One copy for all replicas: its result is everybody's.
+    const auto i = static_cast<size_t>(local_replica);
+    return R(std::move(results[i < results.size() ? i : 0]));
+  }
+}
+
+template <class F, class... A>
+auto StrategyExtended::update_non_slot(Ungrouped, const Destinations& colocate_with, const F& fn,
+                                       const A&... args) {
+  static_assert(std::is_invocable_v<const F&, internal::Share<const A&>...>,
+                "StrategyExtended::update_non_slot: fn cannot be called with one device's share "
+                "of the arguments; a `mutable` lambda is not accepted");
+  return update_slots("update_non_slot", colocate_with.devices(), fn, args...);
+}
+
+template <class F, class... A>
+auto StrategyExtended::update_non_slot(const Destinations& colocate_with, const F& fn,
+                                       const A&... args) {
+  if constexpr (std::is_void_v<internal::UpdateResult<F, A...>>) {
+    update_non_slot(kUngrouped, colocate_with, fn, args...);
+  } else {
+    return Mirrored(update_non_slot(kUngrouped, colocate_with, fn, args...));
+  }
+}
+
+}  // namespace tutti

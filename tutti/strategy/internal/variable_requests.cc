@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/internal/variable_requests.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/strategy_extended.h"
+
+namespace tutti::internal {
+namespace {
+
+std::string describe_update(const VariableUpdate& update) {
+  return message(update.function, " of ", update.variable.describe(), " with ",
+                 describe_all(update.leaves), " by ", update.aggregation);
+}
+
+// Whether two replicas brought one tensor.
+bool is_one(const at::Tensor& a, const at::Tensor& b) {
+  return a.numel() > 0 && a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+const at::Tensor& tensor_of(const Leaf& leaf) {
+  return leaf.kind == Leaf::Kind::kTensor ? leaf.tensor() : leaf.slices().values();
+}
+
+const std::string kNoStructure;
+
+}  // namespace
+
+CombineUpdateRequest::CombineUpdateRequest(StrategyExtended& strategy,
+                                           const ReplicaContext& context,
+                                           const VariableUpdate& update)
+    : AllReduceRequest(update.function, strategy, context, to_reduce_op(update.aggregation),
+                       update.leaves, kNoStructure, strategy.communication_options(), update.site),
+      update_(update),
+      replicas_(strategy.num_replicas_in_sync()) {
+  mark(reinterpret_cast<uintptr_t>(&update.variable));
+  if (update_.apply_once) set_completer(Completer::kLast);
+}
+
+std::string CombineUpdateRequest::describe() const { return describe_update(update_); }
+
+bool CombineUpdateRequest::is_same_as(const CombineUpdateRequest& other) const {
+  if (update_.same != other.update_.same) return false;
+  const Leaf& mine = update_.leaves[0];
+  const Leaf& theirs = other.update_.leaves[0];
+  switch (update_.same) {
+    case VariableUpdate::Same::kMirrored:
+      return update_.mirrored == other.update_.mirrored;
+    case VariableUpdate::Same::kNumber:
+      return mine.tensor().equal(theirs.tensor());
+    case VariableUpdate::Same::kNo:
+      // Not a component each, but one value that all replicas see.
+      return is_one(tensor_of(mine), tensor_of(theirs)) &&
+             (mine.kind == Leaf::Kind::kTensor ||
+              is_one(mine.slices().indices(), theirs.slices().indices()));
+  }
+  return false;
+}
+
+bool CombineUpdateRequest::is_zero() const {
+  return update_.same == VariableUpdate::Same::kNumber &&
+         update_.leaves[0].tensor().item<double>() == 0;
+}
+
+void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
+  const auto request = [&](size_t i) -> CombineUpdateRequest& {
+    return *static_cast<CombineUpdateRequest*>(requests[i]);
+  };
+  bool all_same = replicas_ > 1;
+  for (size_t i = 0; i < requests.size() && all_same; ++i) {
+    all_same = request(i).is_same_as(request(0));
+  }
+  const at::NoGradGuard no_grad;
+  if (all_same && update_.aggregation == VariableAggregation::kSum && !is_zero()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message("Variable::", update_.function, ": a non-distributed value (",
+                        describe_all(update_.leaves),
+                        ", the same on every replica) cannot be reduced by kSum over ", replicas_,
+                        " replicas for ", update_.variable.describe(),
+                        ". Give each replica's own tensor, use kMean, or multiply it yourself."));
+  }
+  if (!all_same) {
+    AllReduceRequest::complete(requests);
+  } else if (update_.leaves[0].kind == Leaf::Kind::kTensor) {
+    const auto take = [](CombineUpdateRequest& each) { each.output(0).copy_(each.input(0)); };
+    if (completer() == Completer::kAll) {
+      take(*this);
+    } else {
+      for (size_t i = 0; i < requests.size(); ++i) take(request(i));
+    }
+  }
+  if (!update_.apply_once) return;
+  Leaf combined = update_.leaves[0];
+  if (combined.kind == Leaf::Kind::kTensor) combined.data = &output(0);
+  update_.apply_once(combined);
+}
+
+FirstUpdateRequest::FirstUpdateRequest(const StrategyExtended& strategy,
+                                       const ReplicaContext& context, const VariableUpdate& update)
+    : MeetingRequest(update.function, update.site,
+                     update.apply_once ? Completer::kFirst : Completer::kAll),
+      local_replica_(context.local_replica_id()),
+      update_(update) {
+  set_timeout(strategy.communication_options().timeout);
+  mark(reinterpret_cast<uintptr_t>(update.function));
+  mark(reinterpret_cast<uintptr_t>(&update.variable));
+  const Leaf& leaf = update.leaves[0];
+  mark(static_cast<uint64_t>(leaf.kind));
+  if (leaf.kind == Leaf::Kind::kTensor) {
+    for (const int64_t size : leaf.tensor().sizes()) mark(static_cast<uint64_t>(size));
+  }
+}
+
+std::string FirstUpdateRequest::describe() const { return describe_update(update_); }
+
+void FirstUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
+  const at::NoGradGuard no_grad;
+  const Leaf& first = static_cast<const FirstUpdateRequest*>(requests[0])->update_.leaves[0];
+  if (update_.apply_once) {
+    update_.apply_once(first);
+  } else if (local_replica_ != 0) {
+    copy_from(first);
+  }
+}
+
+void FirstUpdateRequest::copy_from(const Leaf& first) {
+  const at::Device device = tensor_of(update_.leaves[0]).device();
+  if (first.kind == Leaf::Kind::kTensor) {
+    tensor_ = first.tensor().to(device, /*non_blocking=*/false, /*copy=*/true);
+  } else {
+    slices_.emplace(first.slices().values().to(device, /*non_blocking=*/false, /*copy=*/true),
+                    first.slices().indices().to(device, /*non_blocking=*/false, /*copy=*/true),
+                    first.slices().dense_shape());
+  }
+}
+
+void FirstUpdateRequest::hand_out() {
+  if (tensor_.defined()) update_.leaves[0].tensor() = std::move(tensor_);
+  if (slices_) update_.leaves[0].slices() = std::move(*slices_);
+}
+
+}  // namespace tutti::internal

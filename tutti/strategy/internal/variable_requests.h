@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What replicas bring when they make or write variables together.
+
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "tutti/strategy/internal/all_reduce_request.h"
+#include "tutti/values/variable_impl.h"
+
+namespace tutti::internal {
+
+/// Every replica wants a variable; the one that replica 0 wants is made. Names may
+/// differ: replicas that want another one come again.
+class CreateVariableRequest final : public MeetingRequest {
+ public:
+  using Make = FunctionRef<void()>;
+
+  /// `make` is called on the request of local replica 0 only.
+  CreateVariableRequest(const VariableCreation& creation, Make make)
+      : MeetingRequest("Variable", creation.site, Completer::kFirst),
+        name_(creation.options.name),
+        make_(make) {}
+
+  std::string describe() const override { return "Variable '" + name_ + "'"; }
+  void complete(std::span<MeetingRequest* const>) override { make_(); }
+
+ private:
+  const std::string& name_;
+  Make make_;
+};
+
+/// Values of all replicas, combined by kSum or kMean. A value that is the same on all
+/// replicas is no contribution of each: it is its own mean, and has no sum.
+class CombineUpdateRequest final : public AllReduceRequest {
+ public:
+  CombineUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
+                       const VariableUpdate& update);
+
+  std::string describe() const override;
+  void complete(std::span<MeetingRequest* const> requests) override;
+
+ private:
+  bool is_same_as(const CombineUpdateRequest& other) const;
+  bool is_zero() const;
+
+  const VariableUpdate& update_;
+  int replicas_;
+};
+
+/// The value of replica 0 for everybody.
+class FirstUpdateRequest final : public MeetingRequest {
+ public:
+  FirstUpdateRequest(const StrategyExtended& strategy, const ReplicaContext& context,
+                     const VariableUpdate& update);
+
+  std::string describe() const override;
+  void complete(std::span<MeetingRequest* const> requests) override;
+
+  /// After the meeting: replaces the leaf.
+  void hand_out();
+
+ private:
+  void copy_from(const Leaf& first);
+
+  int local_replica_;
+  const VariableUpdate& update_;
+  at::Tensor tensor_;
+  std::optional<IndexedSlices> slices_;
+};
+
+}  // namespace tutti::internal

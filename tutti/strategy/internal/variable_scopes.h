@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where variables made on a thread lie, if it was said.
+
+#pragma once
+
+#include <vector>
+
+#include "tutti/device/device_spec.h"
+
+namespace tutti {
+
+class StrategyExtended;
+
+namespace internal {
+
+/// Made by StrategyExtended::colocate_vars_with; scopes nest, the innermost counts.
+class ColocationScope {
+ public:
+  ColocationScope(const StrategyExtended& strategy, std::vector<DeviceSpec> devices);
+  ~ColocationScope();
+  ColocationScope(const ColocationScope&) = delete;
+  ColocationScope& operator=(const ColocationScope&) = delete;
+  void* operator new(unsigned long) = delete;
+
+  /// The devices for a new variable of the strategy, or null.
+  static const std::vector<DeviceSpec>* devices_for(const StrategyExtended& strategy);
+
+ private:
+  const StrategyExtended* strategy_;
+  std::vector<DeviceSpec> devices_;
+  const ColocationScope* previous_;
+};
+
+}  // namespace internal
+}  // namespace tutti

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a reduced, gathered or broadcast value goes.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tutti/device/device_spec.h"
+#include "tutti/nest/nest.h"
+#include "tutti/values/mirrored.h"
+#include "tutti/values/per_replica.h"
+
+namespace tutti {
+
+class Variable;
+
+/// One device or several. Made from the name of a device, or from a value that lies
+/// where the result shall lie; the value itself is not changed. A nest lies where its
+/// first tensor lies. LibTorch cannot tell
+/// logical CPUs apart, so component i of a value in host memory counts as CPU:i.
+class Destinations {
+ public:
+  /// Throws kInvalidArgument for a name that is empty or no device.
+  Destinations(const char* device) : Destinations(std::string(device)) {}
+  Destinations(const std::string& device);
+  Destinations(const DeviceSpec& device);
+
+  /// Throws kInvalidArgument for an undefined tensor.
+  Destinations(const at::Tensor& value);
+  Destinations(const IndexedSlices& value) : Destinations(value.values()) {}
+  Destinations(const Variable& variable);
+  template <class T>
+  Destinations(const PerReplica<T>& value) {
+    for (const T& each : value) add(each, value.size());
+  }
+  template <class T>
+  Destinations(const Mirrored<T>& value) {
+    for (const T& each : value) add(each, value.size());
+  }
+
+  /// Throws kInvalidArgument for an empty list.
+  explicit Destinations(std::vector<DeviceSpec> devices);
+
+  const std::vector<DeviceSpec>& devices() const { return devices_; }
+  size_t size() const { return devices_.size(); }
+
+ private:
+  void add(const at::Tensor& component, size_t components);
+  void add(const IndexedSlices& component, size_t components) {
+    add(component.values(), components);
+  }
+  template <Nest T>
+  void add(const T& component, size_t components) {
+    add_leaves(leaves_of(component), components);
+  }
+  void add_leaves(const LeafList& leaves, size_t components);
+
+  std::vector<DeviceSpec> devices_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A variable with one copy and nobody to agree with.
+
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/values/context_frame.h"
+#include "tutti/values/replica_context.h"
+#include "tutti/values/variable_impl.h"
+
+namespace tutti {
+namespace {
+
+class PlainVariable final : public VariableImpl {
+ public:
+  explicit PlainVariable(VariableDefinition definition) : VariableImpl(std::move(definition)) {}
+
+ private:
+  const char* kind() const override { return nullptr; }
+
+  // One that was made outside of all scopes may be used anywhere.
+  Place place(const char* function) const override {
+    return host().is_ambient() ? Place{Place::Kind::kCross, 0} : VariableImpl::place(function);
+  }
+
+  // As with every other strategy: a copy outside of the replica. Where there is no
+  // strategy, the default one's only replica is everywhere.
+  at::Tensor do_read(const Place& place, Read how) override {
+    if (place.kind == Place::Kind::kCross && !host().is_ambient()) return nearest_value();
+    return local_value({Place::Kind::kReplica, 0}, how);
+  }
+
+  void do_write(Write op, const Place&, const VariableValue& value, CallSite) override {
+    check_one_writer(to_string(op));
+    write_component(op, 0, checked_value(to_string(op), value, 0));
+  }
+
+  void do_scatter(Scatter op, const Place&, const IndexedSlices& slices, CallSite) override {
+    check_one_writer(to_string(op));
+    scatter_component(op, 0, slices);
+  }
+
+  void check_one_writer(const char* function) const {
+    const internal::ContextFrame* frame = internal::current_frame();
+    if (frame == nullptr || frame->replica == nullptr || frame->host == &host() ||
+        frame->replica->num_replicas_in_sync() == 1) {
+      return;
+    }
+    throw Error(ErrorCode::kFailedPrecondition,
+                message("Variable::", function, ": ", describe(),
+                        " was made outside of a scope and has one copy, which all replicas of ",
+                        frame->host->describe(),
+                        " would write at the same time. Make it inside the strategy's scope."));
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<VariableImpl> make_plain_variable(VariableDefinition definition) {
+  return std::make_shared<PlainVariable>(std::move(definition));
+}
+
+}  // namespace tutti

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What contexts and variables ask of their strategy: the one place where control
+// flows from this layer up. StrategyExtended implements it.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "tutti/base/call_site.h"
+#include "tutti/nest/leaf.h"
+#include "tutti/values/communication_options.h"
+#include "tutti/values/meeting.h"
+#include "tutti/values/per_replica.h"
+#include "tutti/values/reduce_op.h"
+
+namespace tutti {
+
+class ReplicaContext;
+class VariableImpl;
+struct VariableCreation;
+struct VariableUpdate;
+
+/// The operations of a replica and of variables, as their strategy does them.
+class ReplicaHost {
+ public:
+  virtual ~ReplicaHost() = default;
+
+  /// "MirroredStrategy(CPU:0, CPU:1)"
+  virtual std::string describe() const = 0;
+
+  virtual int num_replicas_in_sync() const = 0;
+
+  /// Whether its context is valid on threads that are in no scope or run.
+  virtual bool is_ambient() const { return false; }
+
+  /// Waits until every replica has come with a request, and completes them.
+  virtual void meet(ReplicaContext& context, MeetingRequest& request) = 0;
+
+  /// Replaces each leaf by its reduction over all replicas.
+  virtual void all_reduce(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
+                          const std::string& structure, const CommunicationOptions& options,
+                          CallSite site) = 0;
+
+  /// The same into the memory of the tensors given; not differentiable.
+  virtual void all_reduce_in_place(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
+                                   const std::string& structure,
+                                   const CommunicationOptions& options, CallSite site) = 0;
+
+  /// Replaces each leaf by the concatenation over all replicas along `axis`.
+  virtual void all_gather(ReplicaContext& context, const LeafList& leaves,
+                          const std::string& structure, int64_t axis,
+                          const CommunicationOptions& options, CallSite site) = 0;
+
+  /// Makes a variable where the calling thread is: in a replica together with the others.
+  virtual std::shared_ptr<VariableImpl> create_variable(const VariableCreation& creation) = 0;
+
+  /// Replaces the value each replica brings for an update by the combination of all.
+  virtual void combine_update(ReplicaContext& context, const VariableUpdate& update) = 0;
+
+  /// One value from the components of a variable, over all replicas.
+  virtual at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value) = 0;
+};
+
+namespace internal {
+
+/// The host of the calling thread's innermost context, else the default strategy's.
+ReplicaHost& current_host();
+
+}  // namespace internal
+
+}  // namespace tutti

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A variable with a copy on every replica that nobody keeps equal: replicas write their
+// own, and a read from outside of run() combines them. Made for metrics.
+
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/values/context_frame.h"
+#include "tutti/values/replica_context.h"
+#include "tutti/values/replica_host.h"
+#include "tutti/values/variable_impl.h"
+
+namespace tutti {
+namespace {
+
+// The replica that wants synchronised values on this thread. Not a mere flag: the thread
+// that calls run() goes on as replica 0, and what it said before concerns no replica.
+thread_local const ReplicaContext* synchronising_replica = nullptr;
+
+class SyncOnReadVariable final : public VariableImpl {
+ public:
+  explicit SyncOnReadVariable(VariableDefinition definition)
+      : VariableImpl(std::move(definition)) {}
+
+ private:
+  const char* kind() const override { return "SyncOnReadVariable"; }
+
+  at::Tensor do_read(const Place& place, Read how) override {
+    if (place.kind == Place::Kind::kCross) return combined_value();
+    if (place.kind == Place::Kind::kReplica && place.context == synchronising_replica &&
+        how != Read::kAfterWrite) {
+      return synchronised_value(place, how);
+    }
+    return local_value(place, how);
+  }
+
+  at::Tensor combined_value() {
+    const VariableAggregation aggregation = options().aggregation;
+    check_combinable("value");
+    if (aggregation == VariableAggregation::kOnlyFirstReplica) {
+      return components()[0].detach().clone();
+    }
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& component : components()) parts.push_back(component.detach());
+    return host().reduce(to_reduce_op(aggregation), PerReplica<at::Tensor>(std::move(parts)));
+  }
+
+  at::Tensor synchronised_value(const Place& place, Read how) {
+    if (how != Read::kConvert) {
+      throw Error(
+          ErrorCode::kUnimplemented,
+          message("Variable::", how == Read::kCopy ? "read_value" : "value", ": ", describe(),
+                  " cannot be read like this inside variable_sync_on_read_context(). "
+                  "Convert it: at::Tensor t = variable."));
+    }
+    check_combinable("value");
+    const at::NoGradGuard no_grad;
+    at::Tensor combined = combine("value", place, VariableValue(local_component(place)), {});
+    return combined.is_alias_of(local_component(place)) ? combined.clone() : combined;
+  }
+
+  void check_combinable(const char* function) const {
+    if (options().aggregation != VariableAggregation::kNone) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                message("Variable::", function, ": ", describe(),
+                        " synchronises on read, but its aggregation is kNone, which cannot make "
+                        "one value of its copies. Read it inside Strategy::run, take "
+                        "local_results(), or give it an aggregation."));
+  }
+
+  void do_write(Write op, const Place& place, const VariableValue& value, CallSite) override {
+    if (place.kind != Place::Kind::kCross) {
+      write_component(op, place.component, checked_value(to_string(op), value, place.component));
+      return;
+    }
+    if (options().aggregation != VariableAggregation::kSum) {
+      write_all(op, value);
+      return;
+    }
+    if (op != Write::kAssign) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          message("Variable::", to_string(op), ": ", describe(),
+                  " synchronises on read and aggregates by kSum, so outside of "
+                  "Strategy::run only assign() is possible: each copy gets an equal part."));
+    }
+    const int replicas = host().num_replicas_in_sync();
+    const bool integer = at::isIntegralType(dtype(), /*includeBool=*/true);
+    std::vector<at::Tensor> parts;
+    for (size_t i = 0; i < components().size(); ++i) {
+      const at::Tensor whole = checked_value("assign", value, i);
+      // Integers stay integers on the way: LibTorch would divide them in float32.
+      parts.push_back((integer ? whole.div(replicas, "trunc") : whole.div(replicas)).to(dtype()));
+    }
+    for (size_t i = 0; i < components().size(); ++i) write_component(op, i, parts[i]);
+  }
+
+  void do_scatter(Scatter op, const Place&, const IndexedSlices&, CallSite) override {
+    throw Error(ErrorCode::kUnimplemented,
+                message("Variable::", to_string(op), ": ", describe(),
+                        " synchronises on read, and such variables have no scatter operations."));
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<VariableImpl> make_sync_on_read_variable(VariableDefinition definition) {
+  definition.options.synchronization = VariableSynchronization::kOnRead;
+  return std::make_shared<SyncOnReadVariable>(std::move(definition));
+}
+
+VariableSyncOnReadScope::VariableSyncOnReadScope() : before_(synchronising_replica) {
+  const internal::ContextFrame* frame = internal::current_frame();
+  synchronising_replica = frame != nullptr ? frame->replica : nullptr;
+}
+
+VariableSyncOnReadScope::~VariableSyncOnReadScope() { synchronising_replica = before_; }
+
+}  // namespace tutti
