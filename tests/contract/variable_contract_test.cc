@@ -133,7 +133,8 @@ TEST_P(StrategyContract, CopiesLieOnTheDevicesOfTheReplicas) {
     const DeviceScope on(v.devices()[static_cast<size_t>(i)]);
     EXPECT_EQ(v.device(), device(i));
   }
-  const DeviceScope elsewhere(DeviceSpec::canonical("CPU:9"));
+  const DeviceSpec no_replicas_device = DeviceSpec::canonical("CPU:9");
+  const DeviceScope elsewhere(no_replicas_device);
   EXPECT_EQ(v.device(), device(0));
 }
 

@@ -109,7 +109,8 @@ TEST(Errors, OfAMissingCallSayWhereEveryReplicaIs) {
       "MirroredStrategy::run: replicas made different numbers of calls: replica 0 "
       "waits in all_reduce, meeting point 1 at errors_test.cc:",
       ", replica 1 has finished (last: no meeting point yet). Every replica must "
-      "make the same merge_call, all_reduce and all_gather calls in the same order.");
+      "make the same merge_call, all_reduce and all_gather calls, and make and write the same "
+      "variables, in the same order.");
 }
 
 TEST(Errors, OfTheWrongContextSayWhatToCall) {

@@ -24,6 +24,7 @@ const DeviceSpec* current_device();
 class DeviceScope {
  public:
   explicit DeviceScope(const DeviceSpec& spec);
+  explicit DeviceScope(DeviceSpec&&) = delete;
   ~DeviceScope();
 
   DeviceScope(const DeviceScope&) = delete;
