@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tutti/base/error.h"
+#include "tutti/collectives/gather_check.h"
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/collectives/sparse_reduction.h"
 #include "tutti/device/device_scope.h"
@@ -218,23 +219,8 @@ Mirrored<at::Tensor> CrossDeviceOps::gather(const PerReplica<at::Tensor>& value,
                                             const CommunicationOptions& options) {
   options.validate();
   check_dense("gather", value);
-  const int64_t rank = value[0].dim();
-  if (axis < -rank || axis >= rank) {
-    refuse("gather", message("axis ", axis, " is out of range for ", describe(value[0]),
-                             "; tensors of rank 1 or more are concatenated along one of their "
-                             "axes."));
-  }
-  const int64_t along = axis < 0 ? axis + rank : axis;
-  for (size_t r = 1; r < value.size(); ++r) {
-    bool fits = value[r].dim() == rank && value[r].scalar_type() == value[0].scalar_type();
-    for (int64_t d = 0; fits && d < rank; ++d) {
-      fits = d == along || value[r].size(d) == value[0].size(d);
-    }
-    if (fits) continue;
-    refuse("gather",
-           message("replica 0 has ", describe(value[0]), " but replica ", r, " has ",
-                   describe(value[r]), ". Shapes may differ along axis ", axis, " only."));
-  }
+  const std::vector<at::Tensor> parts(value.begin(), value.end());
+  const int64_t along = check_gatherable("CrossDeviceOps::gather", parts, axis);
   const at::NoGradGuard no_grad;
   const at::Tensor all = do_gather(value, destinations.devices(), along, options);
   if (destinations.size() == 1 && all.device() == torch_device(destinations.devices()[0])) {

@@ -96,7 +96,7 @@ at::Tensor StrategyExtended::gather(const PerReplica<at::Tensor>& value, int64_t
 
 Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor,
                                                     const Destinations& destinations) {
-  internal::check_cross_replica(*this, "broadcast_to", "merge_call()");
+  internal::check_cross_replica(*this, "extended().broadcast_to", "merge_call()");
   return cross_device_ops().broadcast(tensor, destinations);
 }
 

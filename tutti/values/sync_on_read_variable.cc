@@ -99,7 +99,8 @@ class SyncOnReadVariable final : public VariableImpl {
   void do_scatter(Scatter op, const Place&, const IndexedSlices&, CallSite) override {
     throw Error(ErrorCode::kUnimplemented,
                 message("Variable::", to_string(op), ": ", describe(),
-                        " synchronises on read, and such variables have no scatter operations."));
+                        " synchronises on read, and such variables have no scatter operations. Use "
+                        "assign, or a variable that synchronises on write."));
   }
 };
 

@@ -33,6 +33,17 @@ at::Tensor initial_number(const at::Tensor& number, std::optional<at::ScalarType
 
 }  // namespace internal
 
+namespace {
+
+template <class B>
+at::Tensor apply(char op, const at::Tensor& a, const B& b) {
+  if (op == '+') return at::add(a, b);
+  if (op == '-') return at::sub(a, b);
+  return op == '*' ? at::mul(a, b) : at::div(a, b);
+}
+
+}  // namespace
+
 VariableValue::VariableValue(const Variable& variable) : kind_(Kind::kTensor) {
   VariableImpl& impl = *variable.impl();
   if (impl.is_mirrored()) {
@@ -137,13 +148,11 @@ std::ostream& operator<<(std::ostream& out, const Variable& variable) {
 at::Tensor operator-(const Variable& a) { return at::neg(a); }
 
 at::Tensor Variable::combine(char op, const at::Tensor& a, const at::Tensor& b) {
-  return op == '+' ? at::add(a, b)
-                   : (op == '-' ? at::sub(a, b) : (op == '*' ? at::mul(a, b) : at::div(a, b)));
+  return apply(op, a, b);
 }
 
 at::Tensor Variable::combine(char op, const at::Tensor& a, const at::Scalar& b) {
-  return op == '+' ? at::add(a, b)
-                   : (op == '-' ? at::sub(a, b) : (op == '*' ? at::mul(a, b) : at::div(a, b)));
+  return apply(op, a, b);
 }
 
 at::Tensor Variable::combine(char op, const at::Scalar& a, const at::Tensor& b) {

@@ -127,7 +127,8 @@ VariableDefinition define_variable(std::shared_ptr<ReplicaHost> host,
   if (!initial_value.defined() || initial_value.layout() != at::kStrided) {
     throw Error(ErrorCode::kInvalidArgument,
                 message("Variable: the initial value of '", options.name, "' is ",
-                        initial_value.defined() ? "not a dense" : "an undefined", " tensor."));
+                        initial_value.defined() ? "not a dense" : "an undefined",
+                        " tensor. Give a dense one, or a function that returns one."));
   }
   VariableDefinition definition{std::move(host), options, devices, {}};
   const at::ScalarType dtype = options.dtype.value_or(initial_value.scalar_type());
@@ -257,12 +258,14 @@ at::Tensor VariableImpl::checked_value(const char* function, const VariableValue
                              " takes ", value_parts(), ". Was it made by another strategy?"));
   }
   const at::Tensor& part = parts[has_parts ? i : 0];
-  if (!part.defined()) refuse(function, message("the value for ", describe(), " is undefined."));
+  if (!part.defined())
+    refuse(function,
+           message("the value for ", describe(), " is an undefined tensor. Compute it first."));
   if (value.kind() == VariableValue::Kind::kNumber) {
     const bool to_integer = at::isIntegralType(dtype(), /*includeBool=*/true);
     if (to_integer && !part.equal(part.to(dtype()).to(part.scalar_type()))) {
-      refuse(function,
-             message("the number ", elements_text(part), " cannot be stored in ", describe(), "."));
+      refuse(function, message("the number ", elements_text(part), " cannot be stored in ",
+                               describe(), ". Round it, or make the variable floating-point."));
     }
     return part.to(dtype());
   }
@@ -359,7 +362,7 @@ void VariableImpl::check_slices(Scatter op, const IndexedSlices& slices) const {
   if (op == Scatter::kAdd || op == Scatter::kSub || op == Scatter::kMul || op == Scatter::kDiv) {
     check_arithmetic(function, *this);
   }
-  if (first.dim() == 0) refuse(function, message(describe(), " has no rows."));
+  if (first.dim() == 0) refuse(function, message(describe(), " has no rows; use assign."));
   const bool fits =
       values.scalar_type() == dtype() && values.sizes().slice(1) == first.sizes().slice(1) &&
       (slices.dense_shape().empty() || at::IntArrayRef(slices.dense_shape()) == first.sizes());

@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "tutti/base/error.h"
+#include "tutti/collectives/gather_check.h"
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/collectives/sparse_reduction.h"
 #include "tutti/device/device_scope.h"
@@ -236,24 +237,7 @@ void gather_per_replica(const StrategyExtended& strategy, const ReduceLeaves& le
                                "local_results()."));
     }
     const std::vector<at::Tensor> tensors = tensors_of("gather", column);
-    const int64_t rank = tensors[0].dim();
-    if (axis < -rank || axis >= rank) {
-      refuse("gather", message("axis ", axis, " is out of range for ", describe(tensors[0]),
-                               "; tensors of rank 1 or more are concatenated along one of their "
-                               "axes."));
-    }
-    const int64_t along = axis < 0 ? axis + rank : axis;
-    for (size_t r = 1; r < tensors.size(); ++r) {
-      bool fits = tensors[r].dim() == rank && tensors[r].scalar_type() == tensors[0].scalar_type();
-      for (int64_t d = 0; fits && d < rank; ++d) {
-        fits = d == along || tensors[r].size(d) == tensors[0].size(d);
-      }
-      if (!fits) {
-        refuse("gather",
-               message("replica 0 has ", describe(tensors[0]), " but replica ", r, " has ",
-                       describe(tensors[r]), ". Shapes may differ along axis ", axis, " only."));
-      }
-    }
+    const int64_t along = check_gatherable("Strategy::gather", tensors, axis);
     result[i].tensor() = to_current_device(
         const_cast<StrategyExtended&>(strategy).gather(PerReplica<at::Tensor>(tensors), along));
   }
@@ -315,18 +299,18 @@ void check_cross_for_values(const StrategyExtended& strategy) {
 
 void reduce_items_to(StrategyExtended& strategy, ReduceOp op,
                      const std::vector<ReduceToItem>& items, const CommunicationOptions& options) {
-  check_cross_replica(strategy, "reduce_to", "all_reduce()");
+  check_cross_replica(strategy, "extended().reduce_to", "all_reduce()");
   const CommunicationOptions merged = strategy.communication_options().merged_with(options);
   const at::NoGradGuard no_grad;
   std::vector<ReducePair> pairs;
   std::vector<std::pair<const ReduceToItem*, size_t>> places;  // of the pairs' results
   for (const ReduceToItem& item : items) {
-    check_structures("reduce_to", item.leaves, item.structures);
+    check_structures("extended().reduce_to", item.leaves, item.structures);
     for (size_t i = 0; i < item.leaves[0].size(); ++i) {
       const std::vector<Leaf> column = column_of(item.leaves, i);
       if (column[0].kind == Leaf::Kind::kTensor) {
-        pairs.push_back(
-            {PerReplica<at::Tensor>(tensors_of("reduce_to", column)), *item.destinations});
+        pairs.push_back({PerReplica<at::Tensor>(tensors_of("extended().reduce_to", column)),
+                         *item.destinations});
         places.emplace_back(&item, i);
       } else if (column[0].kind == Leaf::Kind::kIndexedSlices) {
         std::vector<IndexedSlices> parts;
@@ -372,13 +356,14 @@ ReplicaContext* replica_of(const StrategyExtended& strategy) {
 void check_same_variable(const PerReplica<const VariableImpl*>& variables) {
   for (size_t i = 1; i < variables.size(); ++i) {
     if (variables[i] == variables[0]) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                message("update: local replica 0 updates ", variables[0]->describe(),
-                        ", but replica ", i, " updates ", variables[i]->describe(),
-                        variables[i]->describe() == variables[0]->describe()
-                            ? ", another variable of that name"
-                            : "",
-                        ". All replicas must update the same variables in the same order."));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        message("ReplicaContext::update: local replica 0 updates ", variables[0]->describe(),
+                ", but replica ", i, " updates ", variables[i]->describe(),
+                variables[i]->describe() == variables[0]->describe()
+                    ? ", another variable of that name"
+                    : "",
+                ". All replicas must update the same variables in the same order."));
   }
 }
 
@@ -387,7 +372,7 @@ VariableParts variable_parts(const StrategyExtended& strategy, const char* funct
   VariableImpl& impl = *variable.impl();
   if (!impl.host().is_ambient() && &impl.host() != &strategy) {
     refuse(function, message(impl.describe(), " belongs to ", impl.host().describe(), ", not to ",
-                             strategy.describe(), "."));
+                             strategy.describe(), ". Give it to its own strategy."));
   }
   std::vector<at::Tensor> parts;
   for (const at::Tensor& component : impl.components()) parts.push_back(component.detach());

@@ -3,6 +3,7 @@
 // The part of StrategyExtended that is about variables.
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -148,7 +149,7 @@ std::shared_ptr<VariableImpl> StrategyExtended::do_create_variable(VariableDefin
 }
 
 internal::ColocationScope StrategyExtended::colocate_vars_with(const Variable& variable) {
-  internal::check_cross_replica(*this, "colocate_vars_with", "merge_call()");
+  internal::check_cross_replica(*this, "extended().colocate_vars_with", "merge_call()");
   if (!variable_created_in_scope(variable)) {
     throw Error(ErrorCode::kInvalidArgument,
                 message("StrategyExtended::colocate_vars_with: it must only be passed a variable "
@@ -194,7 +195,9 @@ void StrategyExtended::update_components(const char* function,
                                          const std::vector<DeviceSpec>& devices,
                                          std::initializer_list<size_t> argument_sizes,
                                          FunctionRef<void(size_t component)> fn) {
-  internal::check_cross_replica(*this, function, "update()");
+  const bool of_variable = std::string_view(function) == "update";
+  internal::check_cross_replica(
+      *this, of_variable ? "extended().update" : "extended().update_non_slot", "update()");
   for (const size_t size : argument_sizes) {
     if (size == 0 || size == devices.size() || devices.size() == 1) continue;
     throw Error(ErrorCode::kInvalidArgument,
