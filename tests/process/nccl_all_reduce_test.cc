@@ -372,6 +372,11 @@ TEST(NcclAllReduce, IsReachedThroughReduceAndThroughAStrategy) {
     }
   }
   EXPECT_EQ(count_calls("ncclAllGather"), 6);
+  // Replicas that take turns still move their parts at the same time.
+  const MirroredStrategy turns({"GPU:0", "GPU:1"},
+                               {.cross_device_ops = ops, .runner = {.concurrent_replicas = 1}});
+  EXPECT_TRUE(bit_equal(turns.run(reduce, int64_t{5000})[0], at::full({5000}, 3, at::kLong)));
+  EXPECT_EQ(count_calls("ncclAllGather"), 8);
 
   nccl_standin::fail_call("ncclAllGather", 1, 1, 2);
   EXPECT_TUTTI_ERROR(strategy.run(reduce, int64_t{5000}), ErrorCode::kUnavailable,

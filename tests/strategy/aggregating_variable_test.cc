@@ -23,6 +23,7 @@
 
 namespace tutti::aggregating_variable_test {
 
+using namespace test::variable_words;
 using test::bit_equal;
 using test::copies_are;
 using test::kAllAggregations;
@@ -32,12 +33,6 @@ using test::random_tensor;
 using test::scalar;
 using test::tensor;
 using test::tree_reduced;
-
-constexpr auto kNone = VariableAggregation::kNone;
-constexpr auto kSum = VariableAggregation::kSum;
-constexpr auto kMean = VariableAggregation::kMean;
-constexpr auto kOnlyFirstReplica = VariableAggregation::kOnlyFirstReplica;
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 class OnePlaceExtended final : public LocalExtended {
  public:

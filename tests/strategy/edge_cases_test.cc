@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -165,6 +166,41 @@ TEST(EdgeCases, AnErrorWhileReportingAMismatchReleasesEverybody) {
                std::bad_alloc);
   EXPECT_EQ(strategy.run([] { return get_replica_context()->all_reduce(ReduceOp::kSum, 1); })[1],
             2);
+}
+
+// Its members wait for one another, as those of NCCL do.
+class MeetingOps final : public CrossDeviceOps {
+ private:
+  at::Tensor do_reduce(ReduceOp, const PerReplica<at::Tensor>& value,
+                       const CommunicationOptions&) override {
+    return value[0] + value[1];
+  }
+  void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options) override {
+    if (batch.members() > 1) {
+      present_.fetch_add(1);
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (present_.load() % static_cast<int>(batch.members()) != 0 &&
+             std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+      }
+      if (std::chrono::steady_clock::now() >= deadline) {
+        throw Error(ErrorCode::kDeadlineExceeded, "MeetingOps: a member did not come");
+      }
+    }
+    CrossDeviceOps::do_all_reduce(batch, options);
+  }
+
+  std::atomic<int> present_{0};
+};
+
+TEST(EdgeCases, MembersOfATeamRunAtTheSameTimeEvenIfReplicasTakeTurns) {
+  const MirroredStrategy strategy(
+      {"CPU:0", "CPU:1"},
+      {.cross_device_ops = std::make_shared<MeetingOps>(), .runner = {.concurrent_replicas = 1}});
+  const auto sums = strategy.run(
+      [] { return get_replica_context()->all_reduce(ReduceOp::kSum, at::ones({10'000})); });
+  EXPECT_TRUE(at::equal(sums[0], at::full({10'000}, 2.F)));
+  EXPECT_TRUE(at::equal(sums[1], at::full({10'000}, 2.F)));
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 //
 // The members of StrategyExtended that place and combine values and update variables.
 
-#include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -15,21 +13,19 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tutti/base/mutex.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/strategy/default_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
 #include "tutti/values/variable.h"
 
-#include "tests/strategy/eventually.h"
 #include "tests/strategy/variable_helpers.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tensors.h"
 
 namespace tutti::strategy_extended_test {
 
-using namespace std::chrono_literals;
+using namespace test::variable_words;
 using test::bit_equal;
 using test::copies_are;
 using test::cpus;
@@ -42,12 +38,6 @@ using test::random_tensor;
 using test::scalar;
 using test::tensor;
 using test::tree_reduced;
-
-constexpr auto kNone = VariableAggregation::kNone;
-constexpr auto kSum = VariableAggregation::kSum;
-constexpr auto kMean = VariableAggregation::kMean;
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
-constexpr auto kPrecondition = ErrorCode::kFailedPrecondition;
 
 std::string full_name(const std::string& device) {
   return "/job:localhost/replica:0/task:0/device:" + device;
@@ -559,87 +549,15 @@ TEST(StrategyExtendedOthers, DestinationsOfValues) {
   EXPECT_EQ(names(make_variable(MirroredStrategy({"CPU:4", "CPU:2"}), 1.0)), "CPU:4 CPU:2 ");
 }
 
-// ---- options -----------------------------------------------------------------------------
-
-class RecordingOps final : public CrossDeviceOps {
- public:
-  std::vector<CommunicationOptions> seen() {
-    const MutexLock lock(mutex_);
-    return std::exchange(seen_, {});
-  }
-
- private:
-  at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
-                       const CommunicationOptions& options) override {
-    const MutexLock lock(mutex_);
-    seen_.push_back(options);
-    at::Tensor sum = value[0].clone();
-    for (size_t i = 1; i < value.size(); ++i) sum += value[i];
-    return op == ReduceOp::kMean ? sum / static_cast<double>(value.size()) : sum;
-  }
-
-  Mutex mutex_;
-  std::vector<CommunicationOptions> seen_ TUTTI_GUARDED_BY(mutex_);
-};
-
-TEST(StrategyExtendedOptions, OptionsOfACallGoBeforeThoseOfTheStrategy) {
-  const auto ops = std::make_shared<RecordingOps>();
-  const CommunicationOptions base{.bytes_per_pack = 100, .timeout = 30s};
-  const CommunicationOptions call{.bytes_per_pack = 7};
-  const CommunicationOptions both{.bytes_per_pack = 7, .timeout = 30s};
-  const MirroredStrategy strategy(cpus(2),
-                                  {.cross_device_ops = ops, .communication_options = base});
-  EXPECT_EQ(strategy.extended().communication_options(), base);
-  const auto expect = [&](const CommunicationOptions& options) {
-    const auto seen = ops->seen();
-    EXPECT_FALSE(seen.empty());
-    for (const CommunicationOptions& each : seen) EXPECT_EQ(each, options);
-  };
-  const auto value = PerReplica<at::Tensor>({at::ones({2}), at::ones({2})});
-  strategy.extended().reduce_to(ReduceOp::kSum, value, "CPU:0");
-  expect(base);
-  strategy.extended().reduce_to(ReduceOp::kSum, value, value, call);
-  expect(both);
-  strategy.extended().batch_reduce_to<at::Tensor>(
-      ReduceOp::kSum, {{value, "CPU:0"}, {value, value}}, {.timeout = 1s});
-  expect({.bytes_per_pack = 100, .timeout = 1s});
-  strategy.reduce(ReduceOp::kSum, value);
-  expect(base);
-  strategy.run([] { get_replica_context()->all_reduce(ReduceOp::kSum, at::ones({2})); });
-  expect(base);
-  strategy.run([&] { get_replica_context()->all_reduce(ReduceOp::kSum, at::ones({2}), call); });
-  expect(both);
-  const Variable v = on_write(strategy, at::ones({2}), kSum);
-  strategy.run([&] { v.assign(at::ones({2})); });
-  expect(base);
-  const Variable metric = on_read(strategy, at::ones({2}), kMean);
-  EXPECT_TRUE(bit_equal(metric.value(), at::ones({2})));
-  expect(base);
-  EXPECT_TUTTI_ERROR(MirroredStrategy(cpus(2), {.communication_options = {.bytes_per_pack = -1}}),
-                     kInvalid, "bytes_per_pack");
-}
-
-TEST(StrategyExtendedOptions, TheTimeoutOfTheStrategyEndsAWait) {
-  const MirroredStrategy strategy(
-      cpus(2), {.communication_options = {.timeout = 50ms}, .runner = {.meeting_timeout = 60s}});
-  const Variable v = on_write(strategy, at::ones({2}), kSum);
-  const Variable first = on_write(strategy, at::ones({2}), VariableAggregation::kOnlyFirstReplica);
-  for (const Variable& each : {v, first}) {
-    std::atomic<bool> failed{false};
-    EXPECT_TUTTI_ERROR(strategy.run([&] {
-      if (my_id() == 1) {
-        EXPECT_TRUE(test::eventually([&] { return failed.load(); }));
-        return;
-      }
-      try {
-        each.assign(at::ones({2}));
-      } catch (const Error&) {
-        failed = true;
-        throw;
-      }
-    }),
-                       ErrorCode::kDeadlineExceeded, "assign of variable 'w'");
-  }
+TEST(StrategyExtendedOthers, DestinationsOfANestAreThoseOfItsFirstTensor) {
+  const MirroredStrategy strategy = mirrored_cpus(2);
+  const auto pairs = strategy.run([] { return std::pair(1.5, at::full({2}, 1.0 + my_id())); });
+  const auto reduced = strategy.extended().reduce_to(ReduceOp::kSum, pairs, pairs);
+  ASSERT_EQ(reduced.size(), 2U);
+  EXPECT_EQ(reduced[1].first, 3);
+  EXPECT_TRUE(at::equal(reduced[1].second, at::full({2}, 3.0)));
+  const PerReplica<double> numbers({1.0, 2.0});
+  EXPECT_TUTTI_ERROR(Destinations{numbers}, ErrorCode::kInvalidArgument, "no tensor");
 }
 
 // ---- Strategy's members with variables -------------------------------------------------------

@@ -30,6 +30,7 @@
 namespace tutti::variable_creation_test {
 
 using namespace std::chrono_literals;
+using namespace test::variable_words;
 using test::bit_equal;
 using test::copies_are;
 using test::cpus;
@@ -40,12 +41,6 @@ using test::on_read;
 using test::on_write;
 using test::scalar;
 using test::tensor;
-
-constexpr auto kNone = VariableAggregation::kNone;
-constexpr auto kSum = VariableAggregation::kSum;
-constexpr auto kMean = VariableAggregation::kMean;
-constexpr auto kOnlyFirstReplica = VariableAggregation::kOnlyFirstReplica;
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 // Four replicas; the parameter says how many run at once.
 class VariableCreation : public testing::TestWithParam<int> {

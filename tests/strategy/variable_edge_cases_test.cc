@@ -2,11 +2,7 @@
 //
 // Variables where values, copies and names are easily mistaken for one another.
 
-#include <atomic>
-#include <chrono>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -16,22 +12,22 @@
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
 
+#include "tests/strategy/variable_helpers.h"
 #include "tests/support/expect_error.h"
 
 namespace tutti::variable_edge_cases_test {
 
-const std::vector<std::string> kTwo = {"CPU:0", "CPU:1"};
+using test::my_id;
 
-int my_id() { return get_replica_context()->replica_id_in_sync_group(); }
+const std::vector<std::string> kTwo = test::cpus(2);
 
 Variable make(const Strategy& strategy, const at::Tensor& value, VariableAggregation aggregation,
               VariableSynchronization synchronization = VariableSynchronization::kAuto) {
-  return strategy.scope([&] {
-    return Variable(value, {.name = "v",
-                            .synchronization = synchronization,
-                            .aggregation = aggregation,
-                            .trainable = false});
-  });
+  return test::make_variable(strategy, value,
+                             {.name = "v",
+                              .synchronization = synchronization,
+                              .aggregation = aggregation,
+                              .trainable = false});
 }
 
 TEST(VariableEdgeCases, DifferentMirroredVariablesAreAveraged) {
@@ -134,51 +130,6 @@ TEST(VariableEdgeCases, SumsOfTruthValuesAreRefusedByName) {
   const Variable flag = make(strategy, at::zeros({2}, at::kBool), VariableAggregation::kSum);
   EXPECT_TUTTI_ERROR(strategy.run([&] { flag.assign(at::ones({2}, at::kBool)); }),
                      ErrorCode::kInvalidArgument, "Variable::assign", "'v'", "bool");
-}
-
-TEST(Destinations, OfANestAreThoseOfItsFirstTensor) {
-  const MirroredStrategy strategy(kTwo);
-  const auto pairs = strategy.run([] { return std::pair(1.5, at::full({2}, 1.0 + my_id())); });
-  const auto reduced = strategy.extended().reduce_to(ReduceOp::kSum, pairs, pairs);
-  ASSERT_EQ(reduced.size(), 2U);
-  EXPECT_EQ(reduced[1].first, 3);
-  EXPECT_TRUE(at::equal(reduced[1].second, at::full({2}, 3.0)));
-  const PerReplica<double> numbers({1.0, 2.0});
-  EXPECT_TUTTI_ERROR(Destinations{numbers}, ErrorCode::kInvalidArgument, "no tensor");
-}
-
-// Its members wait for one another, as those of NCCL do.
-class MeetingOps final : public CrossDeviceOps {
- private:
-  at::Tensor do_reduce(ReduceOp, const PerReplica<at::Tensor>& value,
-                       const CommunicationOptions&) override {
-    return value[0] + value[1];
-  }
-  void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options) override {
-    if (batch.members() > 1) {
-      present_.fetch_add(1);
-      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (present_.load() % static_cast<int>(batch.members()) != 0 &&
-             std::chrono::steady_clock::now() < deadline) {
-        std::this_thread::yield();
-      }
-      if (std::chrono::steady_clock::now() >= deadline) {
-        throw Error(ErrorCode::kDeadlineExceeded, "MeetingOps: a member did not come");
-      }
-    }
-    CrossDeviceOps::do_all_reduce(batch, options);
-  }
-
-  std::atomic<int> present_{0};
-};
-
-TEST(ReplicaRunnerTurns, MembersOfATeamRunAtTheSameTimeEvenIfReplicasTakeTurns) {
-  const MirroredStrategy strategy(kTwo, {.cross_device_ops = std::make_shared<MeetingOps>(),
-                                         .runner = {.concurrent_replicas = 1}});
-  const auto sums = strategy.run(
-      [] { return get_replica_context()->all_reduce(ReduceOp::kSum, at::ones({10'000})); });
-  EXPECT_TRUE(at::equal(sums[0], at::full({10'000}, 2.F)));
-  EXPECT_TRUE(at::equal(sums[1], at::full({10'000}, 2.F)));
 }
 
 }  // namespace tutti::variable_edge_cases_test

@@ -15,12 +15,25 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/error.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/values/variable.h"
 
 #include "tests/collectives/tree_reference.h"
 #include "tests/contract/strategy_contract.h"
 #include "tests/support/tensors.h"
+
+/// Short names; take them by `using namespace`.
+namespace tutti::test::variable_words {
+
+inline constexpr auto kNone = VariableAggregation::kNone;
+inline constexpr auto kSum = VariableAggregation::kSum;
+inline constexpr auto kMean = VariableAggregation::kMean;
+inline constexpr auto kOnlyFirstReplica = VariableAggregation::kOnlyFirstReplica;
+inline constexpr auto kInvalid = ErrorCode::kInvalidArgument;
+inline constexpr auto kPrecondition = ErrorCode::kFailedPrecondition;
+
+}  // namespace tutti::test::variable_words
 
 namespace tutti::test {
 

@@ -21,6 +21,7 @@
 
 namespace tutti::variable_matrix_test {
 
+using namespace test::variable_words;
 using test::bit_equal;
 using test::copies_are;
 using test::kAllAggregations;
@@ -33,12 +34,6 @@ using test::random_tensor;
 using test::scalar;
 using test::tensor;
 using test::tree_reduced;
-
-constexpr auto kNone = VariableAggregation::kNone;
-constexpr auto kSum = VariableAggregation::kSum;
-constexpr auto kMean = VariableAggregation::kMean;
-constexpr auto kOnlyFirstReplica = VariableAggregation::kOnlyFirstReplica;
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 enum class Op { kAssign, kAdd, kSub };
 constexpr std::array kOps = {Op::kAssign, Op::kAdd, Op::kSub};

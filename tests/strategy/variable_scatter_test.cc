@@ -21,6 +21,7 @@
 
 namespace tutti::variable_scatter_test {
 
+using namespace test::variable_words;
 using test::bit_equal;
 using test::copies_are;
 using test::kAllAggregations;
@@ -31,12 +32,6 @@ using test::on_write;
 using test::random_tensor;
 using test::scalar;
 using test::tensor;
-
-constexpr auto kNone = VariableAggregation::kNone;
-constexpr auto kSum = VariableAggregation::kSum;
-constexpr auto kMean = VariableAggregation::kMean;
-constexpr auto kOnlyFirstReplica = VariableAggregation::kOnlyFirstReplica;
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 constexpr std::array kOps = {"scatter_add", "scatter_sub", "scatter_mul",   "scatter_div",
                              "scatter_min", "scatter_max", "scatter_update"};
