@@ -36,7 +36,7 @@ at::Tensor initial_number(const at::Tensor& number, std::optional<at::ScalarType
 namespace {
 
 template <class B>
-at::Tensor apply(char op, const at::Tensor& a, const B& b) {
+at::Tensor apply_operator(char op, const at::Tensor& a, const B& b) {
   if (op == '+') return at::add(a, b);
   if (op == '-') return at::sub(a, b);
   return op == '*' ? at::mul(a, b) : at::div(a, b);
@@ -148,11 +148,11 @@ std::ostream& operator<<(std::ostream& out, const Variable& variable) {
 at::Tensor operator-(const Variable& a) { return at::neg(a); }
 
 at::Tensor Variable::combine(char op, const at::Tensor& a, const at::Tensor& b) {
-  return apply(op, a, b);
+  return apply_operator(op, a, b);
 }
 
 at::Tensor Variable::combine(char op, const at::Tensor& a, const at::Scalar& b) {
-  return apply(op, a, b);
+  return apply_operator(op, a, b);
 }
 
 at::Tensor Variable::combine(char op, const at::Scalar& a, const at::Tensor& b) {
