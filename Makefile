@@ -76,6 +76,19 @@ asan tsan: %: build/%/build.ninja
 	$(call say,Running the tests: build/$@)
 	$(call ctest,build/$@)
 
+## fuzz: fuzz the readers of files with Clang: make fuzz [FORMAT=csv] [FUZZ_SECONDS=60]
+.PHONY: fuzz
+FORMAT ?= tf_record example csv npy idx
+FUZZ_SECONDS ?= 60
+fuzz: install-fuzz-deps build/fuzz/build.ninja
+	$(call build,build/fuzz,$(addsuffix _fuzz,$(FORMAT)))
+	@for format in $(FORMAT); do \
+	  mkdir -p build/fuzz/corpus/$$format build/fuzz/found; \
+	  echo "== Fuzzing $$format for $(FUZZ_SECONDS) s; what crashes is kept in build/fuzz/found"; \
+	  build/fuzz/bin/$${format}_fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/found/$$format- build/fuzz/corpus/$$format \
+	    tests/fuzz/corpus/$$format; done
+
 ## analyze: clang-tidy and Clang's thread-safety analysis of every source (takes long)
 .PHONY: analyze
 analyze: install-lint-deps build/analyze/build.ninja
@@ -111,6 +124,10 @@ install-deps:
 .PHONY: install-lint-deps
 install-lint-deps:
 	@tools/install_deps.sh --lint
+
+.PHONY: install-fuzz-deps
+install-fuzz-deps:
+	@tools/install_deps.sh --fuzz
 
 ## clean: remove all build trees
 .PHONY: clean

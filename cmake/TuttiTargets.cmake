@@ -12,7 +12,8 @@ function(tutti_compile_flags target)
   if(TUTTI_SANITIZE)
     # The instrumentation makes GCC see uninitialised values in c10::optional that are not there.
     target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-sanitize=vptr
-      -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
+      -fno-sanitize-recover=all -fno-omit-frame-pointer
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE})
   endif()
 endfunction()

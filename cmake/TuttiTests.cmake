@@ -3,8 +3,6 @@
 # tutti_tests():       one GoogleTest executable out of globbed test files, and its ctest entries.
 # tutti_test_setup():  what every ctest entry has: a label, a timeout, sanitizer options.
 
-include(GoogleTest)
-
 set(TUTTI_TIMEOUT_FACTOR 1)
 set(TUTTI_TEST_ENVIRONMENT "")
 if(TUTTI_SANITIZE)
@@ -19,23 +17,18 @@ elseif(TUTTI_SANITIZE MATCHES "undefined")
   set(TUTTI_TEST_ENVIRONMENT ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1")
 endif()
 
-# tutti_test_properties(<variable> <label> <seconds>)
-function(tutti_test_properties variable label seconds)
-  math(EXPR timeout "${seconds} * ${TUTTI_TIMEOUT_FACTOR}")
-  set(${variable} LABELS ${label} TIMEOUT ${timeout} ${TUTTI_TEST_ENVIRONMENT} PARENT_SCOPE)
-endfunction()
-
 function(tutti_test_setup name label seconds)
-  tutti_test_properties(properties ${label} ${seconds})
-  set_tests_properties(${name} PROPERTIES ${properties})
+  math(EXPR timeout "${seconds} * ${TUTTI_TIMEOUT_FACTOR}")
+  set_tests_properties(${name} PROPERTIES
+    LABELS ${label} TIMEOUT ${timeout} ${TUTTI_TEST_ENVIRONMENT})
 endfunction()
 
-# tutti_tests(<name> FILES <globs>... [LABEL <label>] [TIMEOUT <seconds>] [PROCESS_PER_CASE])
+# tutti_tests(<name> FILES <globs>... [LABEL <label>] [TIMEOUT <seconds>])
 #
 # A program that links LibTorch takes more than half a second to start, so an executable is one
-# ctest entry. PROCESS_PER_CASE makes each of its cases an entry, for tests of process-wide state.
+# ctest entry.
 function(tutti_tests name)
-  cmake_parse_arguments(arg "PROCESS_PER_CASE" "LABEL;TIMEOUT" "FILES" ${ARGN})
+  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "FILES" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
@@ -56,13 +49,8 @@ function(tutti_tests name)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   endif()
 
-  if(arg_PROCESS_PER_CASE)
-    tutti_test_properties(properties ${arg_LABEL} ${arg_TIMEOUT})
-    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
-  else()
-    add_test(NAME ${name} COMMAND ${name})
-    tutti_test_setup(${name} ${arg_LABEL} ${arg_TIMEOUT})
-    # Replicas are threads: two test programs at once would only disturb each other.
-    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
-  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  tutti_test_setup(${name} ${arg_LABEL} ${arg_TIMEOUT})
+  # Replicas are threads: two test programs at once would only disturb each other.
+  set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
 endfunction()

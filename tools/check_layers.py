@@ -13,8 +13,9 @@ LAYERS = {
     "device": {"base"},
     "nest": {"base"},
     "values": {"nest", "device", "base"},
+    "data": {"nest", "device", "base"},
     "collectives": {"values", "nest", "device", "base"},
-    "strategy": {"collectives", "values", "nest", "device", "base"},
+    "strategy": {"collectives", "values", "data", "nest", "device", "base"},
 }
 
 # Third-party headers by their first path component, for each folder and kind of file.

@@ -10,7 +10,7 @@ LICENCE = "// SPDX-License-Identifier: Apache-2.0"
 REASON = "// Long because"
 
 # Folders of tests/ whose sources are built by name or by a glob of their own.
-OTHER_TEST_FOLDERS = {"support", "compile_fail", "sanitizer", "install"}
+OTHER_TEST_FOLDERS = {"support", "compile_fail", "sanitizer", "install", "fuzz", "interop", "property"}
 
 
 def cmake_words(folder: Path) -> set[str]:

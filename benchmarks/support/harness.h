@@ -48,6 +48,9 @@ class Harness {
   bool smoke_ = false;
 };
 
+/// CPU time of a process that works for this one: it is no foreign load.
+void count_as_own(double cpu_seconds);
+
 /// Pins the calling thread to the k-th core this process may use.
 void pin_to_core(int k);
 

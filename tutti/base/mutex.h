@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <condition_variable>
 #include <mutex>
 
 #if defined(__clang__)
@@ -43,6 +44,17 @@ class TUTTI_SCOPED_CAPABILITY MutexLock {
 
  private:
   Mutex& mutex_;
+};
+
+/// Waits for a change of what a Mutex guards. As always, check the condition in a loop.
+class CondVar {
+ public:
+  void wait(Mutex& mutex) TUTTI_REQUIRES(mutex) { condition_.wait(mutex); }
+  void notify_one() { condition_.notify_one(); }
+  void notify_all() { condition_.notify_all(); }
+
+ private:
+  std::condition_variable_any condition_;
 };
 
 }  // namespace tutti

@@ -5,9 +5,7 @@
 // plain struct of nests. Nothing has to be registered: structs are taken apart
 // by structured bindings. For types of others that are no aggregates, specialise
 // nest_fields.
-//
-// Only static members and qualified calls here: an unqualified `flatten(x)` or
-// `stack(x)` would find LibTorch's function of that name.
+// Static members and qualified calls only: an unqualified `stack(x)` would find LibTorch's.
 
 #pragma once
 
@@ -41,7 +39,9 @@ struct nest_fields;
 ///   visitor.leaf(x)                  for each leaf,
 ///   visitor.open(kind, size), visitor.close()   around the parts of a node,
 ///   visitor.key(name)                before each value of a map.
-/// Not specialised for types that are no nests.
+/// and, if it has them, visitor.prepare(x) with a vector, map or optional before it is looked
+/// at, and visitor.strings(x) with a vector of strings instead of its parts. Not specialised for
+/// types that are no nests.
 template <class T>
 struct nest {
   static constexpr bool is_nest = false;
@@ -105,12 +105,19 @@ struct fixed_node {
   }
 };
 
+// Lets a visitor that builds values give a node its size first.
+template <class U, class V>
+void prepare_node(U& value, V& visitor) {
+  if constexpr (requires { visitor.prepare(value); }) visitor.prepare(value);
+}
+
 template <class Map>
 struct map_node {
   static constexpr bool is_nest = nest<typename Map::mapped_type>::is_nest;
 
   template <class U, class V>
   static void visit(U& value, V& visitor) {
+    prepare_node(value, visitor);
     using Value = std::remove_reference_t<decltype((value.begin()->second))>;
     std::vector<std::pair<std::string_view, Value*>> sorted;
     for (auto& [key, part] : value) sorted.emplace_back(key, &part);
@@ -172,9 +179,14 @@ struct nest<std::vector<T>> {
   static constexpr bool is_nest = nest<T>::is_nest;
   template <class U, class V>
   static void visit(U& value, V& visitor) {
-    visitor.open(NodeKind::kVector, value.size());
-    for (auto& part : value) nest<T>::visit(part, visitor);
-    visitor.close();
+    if constexpr (requires { visitor.strings(value); }) {
+      visitor.strings(value);
+    } else {
+      internal::prepare_node(value, visitor);
+      visitor.open(NodeKind::kVector, value.size());
+      for (auto& part : value) nest<T>::visit(part, visitor);
+      visitor.close();
+    }
   }
 };
 
@@ -183,6 +195,7 @@ struct nest<std::optional<T>> {
   static constexpr bool is_nest = nest<T>::is_nest;
   template <class U, class V>
   static void visit(U& value, V& visitor) {
+    internal::prepare_node(value, visitor);
     visitor.open(NodeKind::kOptional, value.has_value() ? 1 : 0);
     if (value) nest<T>::visit(*value, visitor);
     visitor.close();

@@ -17,6 +17,7 @@
 #include <c10/util/OptionalArrayRef.h>
 
 #include "tutti/nest/nest.h"
+#include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/internal/replica_arguments.h"
 #include "tutti/strategy/internal/strategy_values.h"
 #include "tutti/strategy/strategy_extended.h"
@@ -106,6 +107,30 @@ class Strategy {
   template <class F>
   auto distribute_values_from_function(const F& fn) const;
 
+  // ---- input
+
+  /// Splits a dataset of global batches over the replicas of all workers, as its
+  /// AutoShardPolicy says; the log says what was done. See docs/guide/data.md.
+  template <class T>
+  DistributedDataset<T> distribute_dataset(const data::Dataset<T>& dataset,
+                                           const InputOptions& options = {}) const {
+    return DistributedDataset<T>(internal::distribute_pipeline(extended_, dataset.node(), options));
+  }
+
+  /// Calls dataset_fn(InputContext) once for this worker, or for each of its replicas. It
+  /// returns a dataset of batches for single replicas, which are neither split nor
+  /// sharded: in each step local replica i takes the i-th of the next elements.
+  template <class F>
+  auto distribute_datasets_from_function(const F& dataset_fn,
+                                         const InputOptions& options = {}) const;
+
+  /// A dataset of the rows of tensors, which are copied to the host's memory.
+  template <class T>
+  auto make_tensor_dataset(T rows) const {
+    return data::Dataset<data::internal::unbatched_t<T>>(
+        data::make_tensor_slices(internal::host_copy(data::to_element(std::move(rows)))));
+  }
+
   friend bool operator==(const Strategy& a, const Strategy& b) {
     return a.extended_ == b.extended_;
   }
@@ -156,134 +181,6 @@ void set_strategy(std::optional<Strategy> strategy);
 /// Inside StrategyExtended::update the number of the copy that is being updated.
 std::optional<int> get_update_replica_id();
 
-// ---- implementation ---------------------------------------------------------
-
-template <std::invocable F>
-auto Strategy::scope(F&& fn) const {
-  const Scope entered = scope();
-  return std::invoke(std::forward<F>(fn));
-}
-
-template <class F, class... A>
-  requires(!std::same_as<F, RunOptions>)
-auto Strategy::run(const F& fn, A&&... args) const {
-  using Call = internal::ReplicaCall<F, A...>;
-  static_assert(Call::kCallable,
-                "Strategy::run: fn cannot be called with one replica's share of these arguments (a "
-                "per-replica tuple may arrive whole or spread out; other arguments arrive as "
-                "const&; a `mutable` lambda is not accepted, because all replicas share it)");
-  if constexpr (Call::kCallable) {
-    (internal::check_components(*extended_, "run", internal::component_count(args)), ...);
-    using R = typename Call::Result;
-    if constexpr (std::is_void_v<R>) {
-      extended_->call_for_each_replica([&](ReplicaContext& context) {
-        Call::apply(fn, static_cast<size_t>(context.local_replica_id()), args...);
-      });
-    } else {
-      internal::Slots<R> slots(static_cast<size_t>(extended_->num_local_replicas()));
-      extended_->call_for_each_replica([&](ReplicaContext& context) {
-        const auto i = static_cast<size_t>(context.local_replica_id());
-        slots[i].emplace(Call::apply(fn, i, args...));
-      });
-      return PerReplica<R>(internal::FromSlots{}, std::move(slots));
-    }
-  }
-}
-
-template <class V>
-auto Strategy::reduce(ReduceOp op, const V& value, at::OptionalIntArrayRef axis) const {
-  if constexpr (std::same_as<V, Variable>) {
-    return internal::with_components(*extended_, "reduce", value,
-                                     [&](const auto& parts) { return reduce(op, parts, axis); });
-  } else {
-    return reduce_nest(op, value, axis);
-  }
-}
-
-template <class V>
-auto Strategy::reduce_nest(ReduceOp op, const V& value, at::OptionalIntArrayRef axis) const {
-  using T = typename internal::component<V>::type;
-  static_assert(Nest<T>,
-                "Strategy::reduce: the value is no nest (tensor, IndexedSlices, arithmetic type, "
-                "or tuple, pair, array, vector, optional, string-keyed map or plain struct of "
-                "those; a struct has 1-16 fields and no base class, C array, bit-field, const or "
-                "reference field)");
-  if constexpr (Nest<T>) {
-    if constexpr (internal::is_per_replica<V>) {
-      internal::check_components(*extended_, "reduce", value.size());
-      std::vector<std::string> structures;
-      const auto leaves = internal::leaves_by_replica(value, structures);
-      T result = value[0];
-      internal::reduce_per_replica(*extended_, op, leaves, structures, leaves_of(result), axis);
-      return result;
-    } else {
-      T result = [&]() -> T {
-        if constexpr (internal::is_mirrored<V>) {
-          return value[0];
-        } else {
-          return value;
-        }
-      }();
-      internal::reduce_plain(*extended_, op, leaves_of(result), axis);
-      return result;
-    }
-  }
-}
-
-template <class V>
-auto Strategy::gather(const V& value, int64_t axis) const {
-  using T = typename internal::component<V>::type;
-  static_assert(Nest<T> || std::same_as<V, Variable>,
-                "Strategy::gather: the value is no nest of tensors");
-  if constexpr (std::same_as<V, Variable>) {
-    return internal::with_components(*extended_, "gather", value,
-                                     [&](const auto& parts) { return gather(parts, axis); });
-  } else if constexpr (Nest<T>) {
-    if constexpr (internal::is_per_replica<V> || internal::is_mirrored<V>) {
-      internal::check_components(*extended_, "gather", value.size());
-      std::vector<std::string> structures;
-      const auto leaves = internal::leaves_by_replica(value, structures);
-      T result = value[0];
-      internal::gather_per_replica(*extended_, leaves, structures, leaves_of(result), axis);
-      return result;
-    } else {
-      internal::gather_plain(*extended_, leaves_of(value));
-      return value;
-    }
-  }
-}
-
-template <class V>
-auto Strategy::local_results(V&& value) const {
-  using Plain = std::remove_cvref_t<V>;
-  using T = std::conditional_t<std::same_as<Plain, Variable>, at::Tensor,
-                               typename internal::component<Plain>::type>;
-  std::vector<T> results;
-  if constexpr (std::same_as<Plain, Variable>) {
-    results = value.components();
-  } else if constexpr (internal::is_per_replica<Plain> && !std::is_lvalue_reference_v<V>) {
-    for (T& each : value) results.push_back(std::move(each));
-  } else if constexpr (internal::is_per_replica<Plain> || internal::is_mirrored<Plain>) {
-    for (const T& each : value) results.push_back(each);
-  } else {
-    results.push_back(std::forward<V>(value));
-  }
-  return results;
-}
-
-template <class F>
-auto Strategy::distribute_values_from_function(const F& fn) const {
-  static_assert(std::is_invocable_v<const F&, ValueContext>,
-                "Strategy::distribute_values_from_function: fn must accept a tutti::ValueContext");
-  using R = std::decay_t<std::invoke_result_t<const F&, ValueContext>>;
-  internal::check_cross_for_values(*extended_);
-  internal::Slots<R> slots(static_cast<size_t>(extended_->num_local_replicas()));
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const ReplicaContext& context = extended_->replica_context(static_cast<int>(i));
-    slots[i].emplace(
-        fn(ValueContext{context.replica_id_in_sync_group(), context.num_replicas_in_sync()}));
-  }
-  return PerReplica<R>(internal::FromSlots{}, std::move(slots));
-}
-
 }  // namespace tutti
+
+#include "tutti/strategy/internal/strategy_templates.h"  // IWYU pragma: export

@@ -7,7 +7,9 @@
 
 #pragma once
 
+#include <atomic>
 #include <concepts>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -32,6 +34,13 @@ struct VariableDefinition;
 namespace internal {
 class VariableRegistry;
 }
+
+/// Where an iterator of a distributed dataset is.
+struct InputProgress {
+  int64_t pass = 0;  ///< Counts the iterators that were made, in the order of the program.
+  int64_t step = 0;
+  int local_replicas_with_data = 0;
+};
 
 /// StrategyExtended::update(kUngrouped, ...) returns a vector instead of a Mirrored.
 struct Ungrouped {};
@@ -72,6 +81,25 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   virtual bool should_checkpoint() const { return true; }
   virtual bool should_save_summary() const { return true; }
   virtual bool in_multi_worker_mode() const { return false; }
+
+  // ---- input
+
+  /// This process among those that run in lock step, each with the same number of replicas.
+  virtual int num_workers() const { return 1; }
+  virtual int worker_index() const { return 0; }
+
+  /// How many of all replicas have data in a step; the input ends at the first step where
+  /// none has. Called once for every step by every worker, also by one whose own data have
+  /// ended, one step ahead by the thread that reads ahead.
+  virtual int count_replicas_with_data(const InputProgress& progress) {
+    return progress.local_replicas_with_data;
+  }
+
+  /// A number that all workers agree on, given that of this one. All call it together.
+  virtual uint64_t agree_on_seed(uint64_t mine) { return mine; }
+
+  /// Numbers the passes over distributed datasets. Thread-safe.
+  int64_t begin_input_pass() { return input_passes_.fetch_add(1); }
 
   /// Contexts live as long as this object. Throws kInvalidArgument for a bad id.
   ReplicaContext& replica_context(int local_replica) const;
@@ -203,6 +231,7 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   std::vector<DeviceSpec> devices_;
   int num_replicas_;
   CommunicationOptions communication_options_;
+  std::atomic<int64_t> input_passes_{0};
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::unique_ptr<internal::VariableRegistry> variables_;
 };

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "benchmarks/support/python_peer.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace bench {
+
+struct PythonPeer::Process {
+  pid_t id = -1;
+  std::FILE* to = nullptr;
+  std::FILE* from = nullptr;
+
+  explicit Process(const std::string& script) {
+    std::array<int, 2> down = {};
+    std::array<int, 2> up = {};
+    Harness::check(pipe(down.data()) == 0 && pipe(up.data()) == 0, "no pipe to Python");
+    std::signal(SIGPIPE, SIG_IGN);
+    id = fork();
+    if (id == 0) {
+      dup2(down[0], STDIN_FILENO);
+      dup2(up[1], STDOUT_FILENO);
+      for (const int file : {down[0], down[1], up[0], up[1]}) close(file);
+      // First the system's, for which Debian has a torch.
+      execl("/usr/bin/python3", "python3", script.c_str(), static_cast<char*>(nullptr));
+      execlp("python3", "python3", script.c_str(), static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    close(down[0]);
+    close(up[1]);
+    to = fdopen(down[1], "w");
+    from = fdopen(up[0], "r");
+  }
+  ~Process() {
+    std::fclose(to);
+    std::fclose(from);
+    waitpid(id, nullptr, 0);
+  }
+
+  std::string ask(const std::string& question) {
+    if (!question.empty()) {
+      std::fputs((question + "\n").c_str(), to);
+      std::fflush(to);
+    }
+    std::array<char, 256> line = {};
+    return std::fgets(line.data(), line.size(), from) != nullptr ? line.data() : "";
+  }
+};
+
+PythonPeer::PythonPeer(const std::string& script, bool smoke) {
+  if (smoke) return;
+  auto process = std::make_shared<Process>(std::string(TUTTI_BENCH_FOLDER "/") + script);
+  if (process->ask("") == "ready\n") {
+    process_ = std::move(process);
+  } else {
+    std::printf("no peer in Python: python3 cannot import torch\n");
+  }
+}
+
+PythonPeer::~PythonPeer() = default;
+
+void PythonPeer::add(const std::string& case_name, int64_t rows,
+                     std::vector<Variant>& variants) const {
+  if (process_ == nullptr) return;
+  variants.push_back({"python", [process = process_, case_name, rows](int64_t iterations) {
+                        double seconds = 0;
+                        for (int64_t i = 0; i < iterations; ++i) {
+                          const std::string answer =
+                              process->ask(case_name + " " + std::to_string(rows));
+                          Harness::check(!answer.empty(), "the peer in Python has stopped");
+                          char* cpu = nullptr;
+                          seconds += std::strtod(answer.c_str(), &cpu);
+                          count_as_own(std::strtod(cpu, nullptr));
+                        }
+                        return seconds;
+                      }});
+}
+
+}  // namespace bench

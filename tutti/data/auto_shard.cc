@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/data/auto_shard.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/data/internal/random.h"
+#include "tutti/data/transforms.h"
+
+namespace tutti::data {
+namespace {
+
+// The same graph with fn applied to the nodes for which it returns another node.
+template <class F>
+NodePtr rewrite(const NodePtr& node, const F& fn) {
+  if (NodePtr replaced = fn(*node)) return replaced;
+  std::vector<NodePtr> inputs;
+  bool changed = false;
+  for (const NodePtr& input : node->inputs()) {
+    inputs.push_back(rewrite(input, fn));
+    changed = changed || inputs.back() != input;
+  }
+  return changed ? node->with_inputs(std::move(inputs)) : node;
+}
+
+NodePtr without_shuffles(const NodePtr& node) {
+  return rewrite(node, [](const Node& each) -> NodePtr {
+    return each.reorders() ? without_shuffles(each.inputs()[0]) : nullptr;
+  });
+}
+
+// Workers that each keep a part of the same elements must have them in the same order.
+NodePtr in_fixed_order(const NodePtr& node) {
+  return rewrite(node, [](const Node& each) -> NodePtr {
+    const NodePtr ordered = each.in_order();
+    return ordered ? ordered->with_inputs({in_fixed_order(ordered->inputs()[0])}) : nullptr;
+  });
+}
+
+// Where the elements of a pipeline come from.
+struct Origins {
+  std::vector<const Node*> readers = {};    // sources that read files
+  std::vector<const Node*> expanders = {};  // nodes that make a reader of each file name
+  bool others = false;
+};
+
+void find_origins(const Node& node, Origins& origins);
+
+// Sources that can be asked for their first element at no cost.
+bool is_cheap(const Node& node) {
+  if (node.inputs().empty()) return node.indexed() != nullptr;
+  return std::all_of(node.inputs().begin(), node.inputs().end(),
+                     [](const NodePtr& input) { return is_cheap(*input); });
+}
+
+// Whether a node makes a dataset that reads files of each element. Its function is called
+// with the first one, as it will be again when the data are read; what it throws, it will
+// throw then. Without any element there is nothing that would not fit.
+bool expands_to_readers(const Node& node) {
+  if (!node.expands() || !is_cheap(*node.inputs()[0])) return false;
+  try {
+    Iteration iteration;
+    const NodePtr names = without_shuffles(node.inputs()[0]);
+    Element first;
+    if (!names->iterate(iteration)->next(first)) return true;
+    Origins origins;
+    find_origins(*node.expand(first), origins);
+    return !origins.others;
+  } catch (...) {
+    return false;
+  }
+}
+
+void find_origins(const Node& node, Origins& origins) {
+  if (node.files() != nullptr) {
+    origins.readers.push_back(&node);
+  } else if (expands_to_readers(node)) {
+    origins.expanders.push_back(&node);
+  } else if (node.inputs().empty()) {
+    origins.others = true;
+  } else {
+    for (const NodePtr& input : node.inputs()) find_origins(*input, origins);
+  }
+}
+
+// The number of files that an expander opens, counted up to `most`.
+int64_t count_files(const Node& expander, int64_t most) {
+  Iteration iteration;
+  return without_shuffles(expander.inputs()[0])->iterate(iteration)->skip(most);
+}
+
+// A shuffle before the shard would give every worker other files than it counts on.
+NodePtr shard_below_shuffles(const NodePtr& node, const ShardRequest& request) {
+  if (node->reorders()) {
+    return node->with_inputs({shard_below_shuffles(node->inputs()[0], request)});
+  }
+  return make_shard(in_fixed_order(node), request.num_workers, request.worker);
+}
+
+NodePtr keep_own_files(const NodePtr& node, const Origins& origins, const ShardRequest& request) {
+  return rewrite(node, [&](const Node& each) -> NodePtr {
+    if (const std::vector<std::string>* files = each.files()) {
+      std::vector<std::string> own;
+      for (size_t i = 0; i < files->size(); ++i) {
+        if (static_cast<int64_t>(i) % request.num_workers == request.worker) {
+          own.push_back((*files)[i]);
+        }
+      }
+      return each.with_files(std::move(own));
+    }
+    if (std::find(origins.expanders.begin(), origins.expanders.end(), &each) !=
+        origins.expanders.end()) {
+      return each.with_inputs({shard_below_shuffles(each.inputs()[0], request)});
+    }
+    return nullptr;
+  });
+}
+
+std::optional<int64_t> global_batch_size(const Node& node) {
+  if (const ElementSpec specs = node.spec()) {
+    std::optional<int64_t> rows;
+    bool agree = !specs->empty();
+    for (const ValueSpec& spec : *specs) {
+      const bool known = spec.shape && !spec.shape->empty() && (*spec.shape)[0] >= 0;
+      agree = agree && known && (!rows || *rows == (*spec.shape)[0]);
+      if (known) rows = (*spec.shape)[0];
+    }
+    if (agree) return rows;
+  }
+  return node.batch_size();
+}
+
+// G rows over N replicas, larger shares first, beginning with the worker's own.
+std::vector<int64_t> shares(int64_t rows, const ShardRequest& request) {
+  const int64_t replicas = request.num_workers * request.replicas_per_worker;
+  std::vector<int64_t> sizes;
+  for (int64_t i = 0; i < replicas; ++i) {
+    const auto [begin, end] = piece_of(rows, replicas, i, /*even=*/true);
+    sizes.push_back(end - begin);
+  }
+  const auto first = static_cast<std::ptrdiff_t>(request.worker * request.replicas_per_worker);
+  std::rotate(sizes.begin(), sizes.begin() + first, sizes.end());
+  return sizes;
+}
+
+class Sharder {
+ public:
+  Sharder(NodePtr node, const ShardRequest& request)
+      : node_(std::move(node)),
+        request_(request),
+        replicas_(request.num_workers * request.replicas_per_worker) {}
+
+  ShardedPipeline run() {
+    switch (options_of(*node_).auto_shard_policy.value_or(AutoShardPolicy::kAuto)) {
+      case AutoShardPolicy::kOff:
+        return by_rows(node_, AutoShardPolicy::kOff,
+                       "not sharded, as asked (kOff): every worker reads everything");
+      case AutoShardPolicy::kFile:
+        return by_file(/*required=*/true);
+      case AutoShardPolicy::kData:
+        return by_data("as asked", /*fell_back=*/false);
+      case AutoShardPolicy::kHint:
+        return by_hint();
+      case AutoShardPolicy::kBatch:
+        return by_batch();
+      case AutoShardPolicy::kAuto:
+        break;
+    }
+    return by_file(/*required=*/false);
+  }
+
+ private:
+  ShardedPipeline by_file(bool required) {
+    Origins origins;
+    find_origins(*node_, origins);
+    if (origins.others || (origins.readers.empty() && origins.expanders.empty())) {
+      const std::string reason = "not all of its elements come from files";
+      if (required) refuse_files(reason);
+      return by_data("because " + reason, request_.num_workers > 1);
+    }
+    if (request_.num_workers == 1) {
+      return by_rows(node_, AutoShardPolicy::kFile,
+                     "sharded by file (kFile): the one worker reads all");
+    }
+    // A branch without files has nothing to share; every worker finds it empty.
+    int64_t fewest = request_.num_workers;
+    int64_t files = 0;
+    for (const Node* reader : origins.readers) {
+      const auto here = static_cast<int64_t>(reader->files()->size());
+      if (here > 0) fewest = std::min(fewest, here);
+      files += here;
+    }
+    for (const Node* expander : origins.expanders) {
+      const int64_t here = count_files(*expander, request_.num_workers);
+      if (here > 0) fewest = std::min(fewest, here);
+    }
+    if (fewest < request_.num_workers) {
+      const std::string reason =
+          message("it reads ", fewest, fewest == 1 ? " file" : " files",
+                  ", which is not enough for ", request_.num_workers, " workers");
+      if (required) refuse_files(reason);
+      return by_data("because " + reason, true);
+    }
+    const NodePtr node = keep_own_files(node_, origins, request_);
+    if (origins.expanders.empty() && files == 0) {
+      return by_rows(node, AutoShardPolicy::kFile,
+                     "sharded by file (kFile): there are no files, so that nothing is read");
+    }
+    if (!origins.expanders.empty()) {
+      return by_rows(
+          node, AutoShardPolicy::kFile,
+          message("sharded by file (kFile): there are files for each of ", request_.num_workers,
+                  " workers, and this one reads every ", request_.num_workers,
+                  ". of them, from number ", request_.worker, " on"));
+    }
+    return by_rows(node, AutoShardPolicy::kFile,
+                   message("sharded by file (kFile): there are ", files, " files for ",
+                           request_.num_workers, " workers, and this one reads ", own_files(node)));
+  }
+
+  static std::string own_files(const NodePtr& node) {
+    Origins origins;
+    find_origins(*node, origins);
+    size_t count = 0;
+    std::string first;
+    for (const Node* reader : origins.readers) {
+      if (count == 0 && !reader->files()->empty()) first = reader->files()->front();
+      count += reader->files()->size();
+    }
+    return message(count, count == 1 ? " of them, " : " of them, the first being ", first);
+  }
+
+  [[noreturn]] void refuse_files(const std::string& reason) const {
+    throw Error(ErrorCode::kInvalidArgument,
+                message("distribute_dataset: could not apply FILE based sharding: ", reason,
+                        ". Write more files, or use AutoShardPolicy::kData or kAuto."));
+  }
+
+  // The element-wise rule.
+  ShardedPipeline by_rows(NodePtr node, AutoShardPolicy policy, std::string explanation) {
+    if (replicas_ > 1) {
+      if (const std::optional<int64_t> rows = global_batch_size(*node); rows && *rows > 0) {
+        node = make_rebatch(std::move(node), shares(*rows, request_), /*drop_remainder=*/false);
+      } else {
+        node = make_split(std::move(node), replicas_, request_.even_split);
+      }
+    }
+    return {std::move(node), std::nullopt, policy, std::move(explanation), false};
+  }
+
+  ShardedPipeline by_data(const std::string& reason, bool fell_back) {
+    const PieceOptions pieces{replicas_, request_.worker, request_.num_workers,
+                              request_.replicas_per_worker, request_.even_split};
+    return {in_fixed_order(node_), pieces, AutoShardPolicy::kData,
+            message("sharded by data (kData), ", reason, ": ", own_pieces(pieces)), fell_back};
+  }
+
+  std::string own_pieces(const PieceOptions& pieces) const {
+    if (request_.num_workers == 1) return "the one worker reads all";
+    std::string numbers;
+    for (int64_t i = 0; i < pieces.count; ++i) {
+      numbers += message(i == 0                  ? ""
+                         : i + 1 == pieces.count ? " and "
+                                                 : ", ",
+                         pieces.first + i * pieces.stride);
+    }
+    return message("of the ", pieces.pieces, " pieces of each batch this worker keeps ", numbers);
+  }
+
+  NodePtr fill_in_hints(const NodePtr& node) const {
+    return rewrite(node, [&](const Node& each) -> NodePtr {
+      if (!each.is_shard_hint()) return nullptr;
+      return make_shard(in_fixed_order(fill_in_hints(each.inputs()[0])), request_.num_workers,
+                        request_.worker);
+    });
+  }
+
+  ShardedPipeline by_hint() {
+    const NodePtr node = fill_in_hints(node_);
+    return by_rows(node, AutoShardPolicy::kHint,
+                   node == node_ ? "not sharded: kHint was asked for, but the pipeline has no "
+                                   "shard(kShardHint, ...), so that every worker reads everything"
+                                 : "sharded where shard(kShardHint, ...) stands, as asked (kHint)");
+  }
+
+  ShardedPipeline by_batch() {
+    const PieceOptions pieces{replicas_, request_.worker * request_.replicas_per_worker, 1,
+                              request_.replicas_per_worker, request_.even_split};
+    return {in_fixed_order(node_), pieces, AutoShardPolicy::kBatch,
+            message("sharded by batch, as asked (kBatch): ", own_pieces(pieces)), false};
+  }
+
+  const NodePtr node_;
+  const ShardRequest request_;
+  const int64_t replicas_;
+};
+
+}  // namespace
+
+ShardedPipeline shard_pipeline(const NodePtr& node, const ShardRequest& request) {
+  if (request.num_workers < 1 || request.worker < 0 || request.worker >= request.num_workers ||
+      request.replicas_per_worker < 1) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        message("distribute_dataset: there is no worker ", request.worker, " of ",
+                request.num_workers, " with ", request.replicas_per_worker, " replicas each."));
+  }
+  return Sharder(node, request).run();
+}
+
+std::unique_ptr<StepStream> ShardedPipeline::iterate(Iteration& iteration, int replicas) const {
+  return pieces ? piece_steps(*node, iteration, *pieces)
+                : grouped_steps(*node, iteration, replicas);
+}
+
+int64_t ShardedPipeline::cardinality(int replicas) const {
+  const int64_t elements = node->cardinality();
+  return pieces || elements < 0 ? elements : (elements + replicas - 1) / replicas;
+}
+
+uint64_t propose_seed() { return random_seed(); }
+
+}  // namespace tutti::data

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Makers of source nodes that read files, and their options. Functions such as tf_record()
+// in files.h are how a program calls them; each checks its arguments (kInvalidArgument).
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tutti/data/formats/csv_file.h"
+#include "tutti/data/formats/input_file.h"
+#include "tutti/data/formats/tf_record_file.h"
+#include "tutti/data/node.h"
+
+namespace tutti::data {
+
+struct TextLineOptions {
+  Compression compression = Compression::kAuto;
+  size_t buffer_size = size_t{1} << 18;
+};
+
+struct FixedLengthRecordOptions {
+  int64_t header_bytes = 0;  ///< At the beginning of each file, passed over.
+  int64_t footer_bytes = 0;  ///< At the end of each file, passed over.
+  Compression compression = Compression::kAuto;
+  size_t buffer_size = size_t{1} << 18;
+};
+
+struct ListFilesOptions {
+  bool shuffle = true;  ///< Another order in each pass; false: sorted.
+  /// Of the order; not set: drawn once when the dataset is made.
+  std::optional<uint64_t> seed = std::nullopt;
+};
+
+// These read files one after the other, each opened when it is reached. A position is the
+// number and name of a file and where in it the next element begins.
+NodePtr make_text_line(std::vector<std::string> files, const TextLineOptions& options);
+NodePtr make_tf_record(std::vector<std::string> files, const TfRecordReaderOptions& options);
+NodePtr make_fixed_length_record(std::vector<std::string> files, int64_t record_bytes,
+                                 const FixedLengthRecordOptions& options);
+/// options.columns says which leaves an element has; it must not be empty.
+NodePtr make_csv(std::vector<std::string> files, const CsvOptions& options);
+
+/// The rows of arrays, one leaf each; `names` is what messages call them.
+NodePtr make_array_rows(std::string_view who, const std::vector<std::string>& names,
+                        const std::vector<at::Tensor>& arrays);
+
+NodePtr make_list_files(const std::vector<std::string>& patterns, const ListFilesOptions& options);
+
+}  // namespace tutti::data

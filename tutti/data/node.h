@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A pipeline is a graph of nodes: sources, and transforms with inputs. Nodes are
+// immutable and shared; every pass over one makes streams of its own. distribution
+// rewrites the graph (auto_shard.h), so a node can say what it is made of.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/data/element.h"
+#include "tutti/data/iteration.h"
+#include "tutti/data/stream.h"
+
+namespace tutti::data {
+
+class Node;
+using NodePtr = std::shared_ptr<const Node>;
+
+/// A number of elements that is no number.
+inline constexpr int64_t kInfinite = -1;
+inline constexpr int64_t kUnknown = -2;
+
+/// Elements that can be had in any order.
+class Indexed {
+ public:
+  virtual ~Indexed() = default;
+  virtual int64_t size() const = 0;
+  virtual Element get(int64_t index) const = 0;
+
+  /// The elements of `indices` as one batch.
+  virtual Element get_batch(std::span<const int64_t> indices) const = 0;
+};
+
+/// Thread-safe: nothing changes after it is made.
+class Node : public std::enable_shared_from_this<Node> {
+ public:
+  virtual ~Node() = default;
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  /// "batch", for messages and positions.
+  virtual std::string_view name() const = 0;
+
+  /// Its name and what tells it from other nodes of the name, for caches.
+  virtual std::string describe() const { return std::string(name()); }
+
+  const std::vector<NodePtr>& inputs() const { return inputs_; }
+
+  /// This node with other inputs.
+  virtual NodePtr with_inputs(std::vector<NodePtr> inputs) const = 0;
+
+  /// A new pass from the first element.
+  virtual std::unique_ptr<ElementStream> iterate(Iteration& iteration) const = 0;
+
+  /// The random-access source behind this node, if every element of the node is one of
+  /// its elements, unchanged; then iterate_indices() says which.
+  virtual const Indexed* indexed() const { return nullptr; }
+  virtual std::unique_ptr<IndexStream> iterate_indices(Iteration& iteration) const;
+
+  /// The node whose elements are the rows of this node's batches, if those come from a
+  /// random-access source, through map() at most; then iterate_index_batches() says which
+  /// rows each batch has.
+  virtual const Node* batched_rows() const { return nullptr; }
+  virtual std::unique_ptr<IndexBatchStream> iterate_index_batches(Iteration& iteration) const;
+
+  /// kInfinite or kUnknown if it is no number.
+  virtual int64_t cardinality() const { return kUnknown; }
+
+  virtual ElementSpec spec() const { return std::nullopt; }
+
+  /// The size of the batches it makes or passes on, if known.
+  virtual std::optional<int64_t> batch_size() const { return std::nullopt; }
+
+  /// Whether its elements may come from something that happens elsewhere, so that those
+  /// which are there must not wait for the next.
+  virtual bool may_wait() const;
+
+  /// Whether it is shard(kShardHint, ...), which has no number of shards yet.
+  virtual bool is_shard_hint() const { return false; }
+
+  /// This node with elements in the order of its input, if they come as they get ready;
+  /// else null.
+  virtual NodePtr in_order() const { return nullptr; }
+
+  /// Whether it makes a dataset of each element, which is what expand() does.
+  virtual bool expands() const { return false; }
+  virtual NodePtr expand(const Element&) const { return nullptr; }
+
+  /// Whether it only changes the order of elements.
+  virtual bool reorders() const { return false; }
+
+  /// The files it reads, if it is a source that reads files one after the other; with
+  /// files of another worker left out.
+  virtual const std::vector<std::string>* files() const { return nullptr; }
+  virtual NodePtr with_files(std::vector<std::string> files) const;
+
+ protected:
+  explicit Node(std::vector<NodePtr> inputs = {}) : inputs_(std::move(inputs)) {}
+  const Node& input(size_t i = 0) const { return *inputs_[i]; }
+
+ private:
+  std::vector<NodePtr> inputs_;
+};
+
+/// The stream of a node all of whose elements are those of a random-access source.
+std::unique_ptr<ElementStream> stream_of_indices(const Node& node, Iteration& iteration);
+
+/// Whether two passes over a pipeline may have its elements in different orders because
+/// some come as they get ready.
+bool comes_in_any_order(const Node& node);
+
+/// n, kInfinite or kUnknown, cut to at most `limit`.
+int64_t at_most(int64_t cardinality, int64_t limit);
+
+/// Stacks the leaves of elements: tensors and numbers become a tensor with one more
+/// dimension, strings a vector. Throws kInvalidArgument, naming the first element that
+/// does not fit.
+Element batch_elements(std::span<Element> elements);
+
+/// batch[row], without the cost of an operator for ordinary tensors.
+at::Tensor batch_row(const at::Tensor& batch, int64_t row);
+
+/// Rows [begin, end) of every leaf.
+Element slice_batch(const Element& batch, int64_t begin, int64_t end);
+
+/// The number of rows, equal for all leaves. Throws kInvalidArgument when it is not, or a
+/// leaf has none; the message begins with `who`.
+int64_t batch_rows(const char* who, const Element& batch);
+
+/// Batches one behind the other, as one.
+Element concatenate_batches(std::span<const Element> batches);
+
+}  // namespace tutti::data

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// map and filter. With threads, each worker reserves a place and takes the next run of
+// elements of the input in one step, calls the function outside of all locks, and puts the
+// results into its place. They are delivered in the order of the places, or as they get ready.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <list>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/base/mutex.h"
+#include "tutti/base/thread.h"
+#include "tutti/data/transforms.h"
+#include "tutti/device/cpu_threads.h"
+
+namespace tutti::data {
+namespace {
+
+class MapStream final : public ElementStream {
+ public:
+  MapStream(std::unique_ptr<ElementStream> input, const ElementFn& fn, Iteration::Stage& stage)
+      : input_(std::move(input)), fn_(fn), stage_(stage) {}
+
+  bool next(Element& out) override {
+    if (!input_->next(out)) return false;
+    out = stage_.measure([&] { return fn_(std::move(out)); });
+    return true;
+  }
+  int64_t skip(int64_t n) override { return input_->skip(n); }
+  void save(StateWriter& state) override {
+    state.tag("map");
+    state.number(0);
+    state.number(0);
+    input_->save(state);
+  }
+  void restore(StateReader& state) override {
+    state.tag("map");
+    state.count(0);
+    state.count(0);
+    input_->restore(state);
+  }
+
+ private:
+  std::unique_ptr<ElementStream> input_;
+  const ElementFn& fn_;
+  Iteration::Stage& stage_;
+};
+
+// Handing an element from thread to thread costs more than a small function, so workers take
+// runs of elements: as many as keep them busy for about this long.
+constexpr std::chrono::microseconds kRunTime{1000};
+constexpr size_t kLongestRun = 1024;
+
+class ParallelMapStream final : public ElementStream {
+ public:
+  ParallelMapStream(std::unique_ptr<ElementStream> input, const ElementFn& fn,
+                    Iteration::Stage& stage, int threads, bool ordered, bool may_wait)
+      : input_(std::move(input)),
+        fn_(fn),
+        stage_(stage),
+        threads_(threads),
+        ordered_(ordered),
+        longest_run_(may_wait ? 1 : kLongestRun),
+        capacity_(2 * static_cast<size_t>(threads)) {}
+
+  ~ParallelMapStream() override {
+    dropped_.store(true, std::memory_order_relaxed);
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = true;
+      room_.notify_all();
+    }
+    workers_.clear();  // joins
+  }
+
+  bool next(Element& out) override {
+    while (next_ == taken_.size()) {
+      if (error_ != nullptr) std::rethrow_exception(error_);
+      if (!take_run()) return false;
+    }
+    out = std::move(taken_[next_++]);
+    return true;
+  }
+
+  // Results that wait for the consumer are part of the position; those in work are awaited.
+  void save(StateWriter& state) override {
+    const MutexLock lock(mutex_);
+    paused_ = true;
+    while (std::any_of(runs_.begin(), runs_.end(), [](const Run& each) { return !each.ready; })) {
+      wait_for_change();
+    }
+    paused_ = false;
+    room_.notify_all();
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    size_t size = taken_.size() - next_;
+    for (const Run& run : runs_) {
+      if (run.error != nullptr) std::rethrow_exception(run.error);
+      size += run.elements.size();
+    }
+    state.tag("map");
+    state.number(static_cast<int64_t>(size));
+    for (size_t i = next_; i < taken_.size(); ++i) state.element(taken_[i]);
+    for (const Run& run : runs_) {
+      for (const Element& element : run.elements) state.element(element);
+    }
+    state.number(ended_ ? 1 : 0);
+    input_->save(state);  // no worker reads it before this lock is released
+  }
+
+  void restore(StateReader& state) override {
+    const MutexLock lock(mutex_);
+    TUTTI_CHECK(workers_.empty());
+    state.tag("map");
+    const int64_t size = state.count(INT32_MAX);
+    for (int64_t i = 0; i < size; ++i) taken_.push_back(state.element());
+    ended_ = state.count(1) == 1;
+    input_->restore(state);
+  }
+
+ private:
+  struct Run {
+    bool ready = false;
+    std::vector<Element> elements = {};
+    std::exception_ptr error = nullptr;  // of the element after these
+  };
+  using RunPtr = std::list<Run>::iterator;
+
+  void start() {
+    for (int i = static_cast<int>(workers_.size()); i < threads_; ++i) {
+      workers_.push_back(std::make_unique<Thread>("tutti/map", [this] { work(); }));
+    }
+  }
+
+  RunPtr find_ready() TUTTI_REQUIRES(mutex_) {
+    if (ordered_) return !runs_.empty() && runs_.front().ready ? runs_.begin() : runs_.end();
+    return std::find_if(runs_.begin(), runs_.end(), [](const Run& run) { return run.ready; });
+  }
+
+  void wait_for_change() TUTTI_REQUIRES(mutex_) {
+    consumer_waits_ = true;
+    changed_.wait(mutex_);
+    consumer_waits_ = false;
+  }
+  void notify_consumer() TUTTI_REQUIRES(mutex_) {
+    if (!consumer_waits_) return;
+    consumer_waits_ = false;  // it is on its way
+    changed_.notify_all();
+  }
+
+  // Waits for results; false when there are no more.
+  bool take_run() {
+    start();
+    const MutexLock lock(mutex_);
+    while (true) {
+      const RunPtr ready = find_ready();
+      if (ready != runs_.end()) {
+        taken_ = std::move(ready->elements);
+        next_ = 0;
+        error_ = ready->error;  // stays: it is everybody's from now on
+        runs_.erase(ready);
+        if (error_ != nullptr) stopping_ = true;
+        if (error_ != nullptr || (workers_wait_ && 2 * runs_.size() <= capacity_))
+          room_.notify_all();
+        return true;
+      }
+      if (ended_ && runs_.empty()) return false;
+      wait_for_change();
+    }
+  }
+
+  void work() {
+    const TorchThreadsScope one_thread(1);  // the workers are the parallelism
+    RunPtr run;
+    std::vector<Element> elements;
+    while (true) {
+      std::exception_ptr error;
+      elements.clear();
+      std::chrono::steady_clock::time_point begin;
+      {
+        const MutexLock input_lock(input_mutex_);
+        if (!reserve(run)) return;
+        begin = std::chrono::steady_clock::now();
+        const size_t wanted = run_length_.load(std::memory_order_relaxed);
+        size_t pulled = 0;
+        try {
+          for (; pulled < wanted; ++pulled) {
+            elements.emplace_back();
+            if (!input_->next(elements.back())) break;
+          }
+        } catch (...) {
+          error = std::current_exception();
+        }
+        elements.resize(pulled);
+        if (pulled < wanted) end();
+        if (elements.empty() && error == nullptr) {
+          give_back(run);
+          return;
+        }
+      }
+      call(elements, error);
+      const auto took = std::chrono::steady_clock::now() - begin;
+      const MutexLock lock(mutex_);
+      adapt(took);
+      run->elements.swap(elements);
+      run->error = error;
+      run->ready = true;
+      if (error != nullptr) ended_ = true;  // nothing after an error is of use
+      notify_consumer();
+    }
+  }
+
+  // The function of all elements, or of those before the first error.
+  void call(std::vector<Element>& elements, std::exception_ptr& error) {
+    const auto begin = std::chrono::steady_clock::now();
+    size_t done = 0;
+    try {
+      for (; done < elements.size() && !dropped_.load(std::memory_order_relaxed); ++done) {
+        elements[done] = fn_(std::move(elements[done]));
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    stage_.add(static_cast<int64_t>(std::min(done + 1, elements.size())),
+               std::chrono::steady_clock::now() - begin);
+    elements.resize(done);
+  }
+
+  // Longer runs only for a consumer that has to wait.
+  void adapt(std::chrono::steady_clock::duration took) TUTTI_REQUIRES(mutex_) {
+    const size_t length = run_length_.load(std::memory_order_relaxed);
+    if (consumer_waits_ && took < kRunTime / 2) {
+      run_length_.store(std::min(2 * length, longest_run_), std::memory_order_relaxed);
+    } else if (took > 2 * kRunTime) {
+      run_length_.store(std::max<size_t>(length / 2, 1), std::memory_order_relaxed);
+    }
+  }
+
+  // Waits for room; false when there is nothing more to do.
+  bool reserve(RunPtr& run) {
+    const MutexLock lock(mutex_);
+    while (!stopping_ && !ended_ && (paused_ || runs_.size() >= capacity_)) {
+      workers_wait_ = true;
+      room_.wait(mutex_);
+      workers_wait_ = false;  // only one at a time waits here, behind input_mutex_
+    }
+    if (stopping_ || ended_) return false;
+    run = runs_.emplace(runs_.end());
+    return true;
+  }
+
+  void end() {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+  }
+
+  void give_back(RunPtr run) {
+    const MutexLock lock(mutex_);
+    runs_.erase(run);
+    notify_consumer();
+  }
+
+  Mutex input_mutex_;  // taken before mutex_
+  std::unique_ptr<ElementStream> input_;
+  const ElementFn& fn_;
+  Iteration::Stage& stage_;
+  const int threads_;
+  const bool ordered_;
+  const size_t longest_run_;
+  const size_t capacity_;  // in runs
+  std::atomic<size_t> run_length_{1};
+  std::atomic<bool> dropped_{false};  // a run is not worth finishing
+
+  // The consumer's: results that it took and has not delivered yet.
+  std::vector<Element> taken_;
+  size_t next_ = 0;
+  std::exception_ptr error_;
+
+  Mutex mutex_;
+  CondVar room_;
+  CondVar changed_;
+  std::list<Run> runs_ TUTTI_GUARDED_BY(mutex_);
+  bool ended_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool paused_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool consumer_waits_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool workers_wait_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Thread>> workers_;  // last: they use all the above
+};
+
+class MapNode final : public Node {
+ public:
+  MapNode(NodePtr from, ElementFn fn, const MapOptions& options)
+      : Node({std::move(from)}), fn_(std::move(fn)), options_(options) {}
+
+  std::string_view name() const override { return "map"; }
+  NodePtr with_inputs(std::vector<NodePtr> inputs) const override {
+    return std::make_shared<MapNode>(std::move(inputs[0]), fn_, options_);
+  }
+  std::unique_ptr<ElementStream> iterate(Iteration& iteration) const override {
+    auto stream = input().iterate(iteration);
+    if (options_.num_parallel_calls == 0) {
+      return std::make_unique<MapStream>(std::move(stream), fn_, iteration.stage(*this));
+    }
+    const int threads =
+        options_.num_parallel_calls == kAutoParallel ? usable_cores() : options_.num_parallel_calls;
+    return std::make_unique<ParallelMapStream>(std::move(stream), fn_, iteration.stage(*this),
+                                               threads, options_.ordered, input().may_wait());
+  }
+  int64_t cardinality() const override { return input().cardinality(); }
+  NodePtr in_order() const override {
+    if (options_.ordered || options_.num_parallel_calls == 0) return nullptr;
+    MapOptions ordered = options_;
+    ordered.ordered = true;
+    return std::make_shared<MapNode>(inputs()[0], fn_, ordered);
+  }
+
+ private:
+  ElementFn fn_;
+  MapOptions options_;
+};
+
+class FilterStream final : public ElementStream {
+ public:
+  FilterStream(std::unique_ptr<ElementStream> input, const PredicateFn& keep,
+               Iteration::Stage& stage)
+      : input_(std::move(input)), keep_(keep), stage_(stage) {}
+
+  bool next(Element& out) override {
+    while (input_->next(out)) {
+      if (stage_.measure([&] { return keep_(out); })) return true;
+    }
+    return false;
+  }
+  void save(StateWriter& state) override {
+    state.tag("filter");
+    input_->save(state);
+  }
+  void restore(StateReader& state) override {
+    state.tag("filter");
+    input_->restore(state);
+  }
+
+ private:
+  std::unique_ptr<ElementStream> input_;
+  const PredicateFn& keep_;
+  Iteration::Stage& stage_;
+};
+
+class FilterNode final : public Node {
+ public:
+  FilterNode(NodePtr from, PredicateFn keep) : Node({std::move(from)}), keep_(std::move(keep)) {}
+
+  std::string_view name() const override { return "filter"; }
+  NodePtr with_inputs(std::vector<NodePtr> inputs) const override {
+    return std::make_shared<FilterNode>(std::move(inputs[0]), keep_);
+  }
+  std::unique_ptr<ElementStream> iterate(Iteration& iteration) const override {
+    return std::make_unique<FilterStream>(input().iterate(iteration), keep_,
+                                          iteration.stage(*this));
+  }
+  int64_t cardinality() const override { return input().cardinality() == 0 ? 0 : kUnknown; }
+  ElementSpec spec() const override { return input().spec(); }
+  std::optional<int64_t> batch_size() const override { return input().batch_size(); }
+
+ private:
+  PredicateFn keep_;
+};
+
+}  // namespace
+
+NodePtr make_map(NodePtr input, ElementFn fn, const MapOptions& options) {
+  if (options.num_parallel_calls < kAutoParallel) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message("Dataset::map: num_parallel_calls is ", options.num_parallel_calls,
+                        "; it must be 0 (the consumer's thread), positive, or kAutoParallel."));
+  }
+  return std::make_shared<MapNode>(std::move(input), std::move(fn), options);
+}
+
+const Node& below_maps(const Node& node) {
+  const Node* each = &node;
+  while (dynamic_cast<const MapNode*>(each) != nullptr) each = each->inputs()[0].get();
+  return *each;
+}
+
+NodePtr make_filter(NodePtr input, PredicateFn keep) {
+  return std::make_shared<FilterNode>(std::move(input), std::move(keep));
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/internal/input_reader.h"
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/mutex.h"
+#include "tutti/base/thread.h"
+#include "tutti/device/device_scope.h"
+#include "tutti/values/context_frame.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr int64_t kFromFunction = 100;  // beside the values of AutoShardPolicy
+
+void check_outside_replicas(const char* function) {
+  const ContextFrame* frame = current_frame();
+  if (frame == nullptr || frame->replica == nullptr) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              message("DistributedIterator::", function, ": called inside replica ",
+                      frame->replica->replica_id_in_sync_group(),
+                      ". Call it outside of run(), and give what it returns to run()."));
+}
+
+data::Value value_without_rows(const data::Value& like) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&like)) {
+    if (!tensor->defined()) return at::empty({0});
+    return tensor->dim() == 0 ? at::zeros_like(*tensor) : tensor->slice(0, 0, 0).clone();
+  }
+  if (const auto* number = std::get_if<data::Number>(&like)) {
+    data::Number zero = *number;
+    zero.bits = {};
+    return zero;
+  }
+  if (std::holds_alternative<std::string>(like)) return std::string();
+  return std::vector<std::string>();
+}
+
+// By what is known before the first element: dimensions that are not known are 0.
+data::Value value_without_rows(const data::Value& blank, const data::ValueSpec& spec) {
+  if (!std::holds_alternative<at::Tensor>(blank)) return value_without_rows(blank);
+  std::vector<int64_t> shape = spec.shape.value_or(std::vector<int64_t>{0});
+  for (int64_t& size : shape) size = std::max<int64_t>(size, 0);
+  if (!shape.empty()) shape[0] = 0;
+  return at::empty(shape, spec.dtype.value_or(at::kFloat)).zero_();
+}
+
+void move_to(data::Element& element, const c10::Device& device) {
+  for (data::Value& value : element.values) {
+    auto* const tensor = std::get_if<at::Tensor>(&value);
+    if (tensor != nullptr && tensor->defined() && tensor->device() != device) {
+      *tensor = tensor->to(device);
+    }
+  }
+}
+
+}  // namespace
+
+// Reads steps ahead of the consumer, on a thread.
+class InputReader::Ahead {
+ public:
+  Ahead(InputReader& reader, size_t capacity) : reader_(reader), capacity_(capacity) {}
+
+  ~Ahead() {
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = true;
+      room_.notify_all();
+    }
+    thread_.reset();  // joins
+  }
+
+  bool next(std::vector<data::Element>& elements) {
+    if (thread_ == nullptr) {
+      thread_ = std::make_unique<Thread>("tutti/input", [this] { work(); });
+    }
+    const MutexLock lock(mutex_);
+    while (ready_.empty() && !ended_) changed_.wait(mutex_);
+    if (!ready_.empty()) {
+      elements = std::move(ready_.front());
+      ready_.pop_front();
+      steps_.pop_front();
+      room_.notify_one();
+      return true;
+    }
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    return false;
+  }
+
+  // Calls fn with the steps that wait for the consumer, while none is being read.
+  template <class F>
+  void with_steps(const F& fn) {
+    const MutexLock lock(mutex_);
+    paused_ = true;
+    while (reading_) changed_.wait(mutex_);
+    paused_ = false;
+    room_.notify_all();
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    fn(steps_);  // the thread does not read before this lock is released
+  }
+
+  bool started() const { return thread_ != nullptr; }
+
+ private:
+  void work() {
+    while (true) {
+      {
+        const MutexLock lock(mutex_);
+        while (!stopping_ && !ended_ && (paused_ || ready_.size() >= capacity_)) {
+          room_.wait(mutex_);
+        }
+        if (stopping_ || ended_) return;
+        reading_ = true;
+      }
+      data::Step step;
+      std::vector<data::Element> elements;
+      bool has = false;
+      std::exception_ptr error;
+      try {
+        has = reader_.read(step, elements);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      const MutexLock lock(mutex_);
+      reading_ = false;
+      if (has) {
+        steps_.push_back(std::move(step));
+        ready_.push_back(std::move(elements));
+      }
+      ended_ = !has;
+      error_ = error;
+      changed_.notify_all();
+    }
+  }
+
+  InputReader& reader_;
+  const size_t capacity_;
+  Mutex mutex_;
+  CondVar room_;
+  CondVar changed_;
+  std::deque<data::Step> steps_ TUTTI_GUARDED_BY(mutex_);                  // as read
+  std::deque<std::vector<data::Element>> ready_ TUTTI_GUARDED_BY(mutex_);  // the same, for replicas
+  std::exception_ptr error_ TUTTI_GUARDED_BY(mutex_);
+  bool reading_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool ended_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool paused_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Thread> thread_;  // last: it uses all the above
+};
+
+InputReader::InputReader(std::shared_ptr<const InputSource> source, data::Element blank)
+    : source_(std::move(source)),
+      pass_(source_->strategy->begin_input_pass()),
+      dataset_pass_(source_->passes.fetch_add(1)),
+      blank_(std::move(blank)) {
+  const int replicas = source_->strategy->num_local_replicas();
+  for (size_t i = 0; i < source_->pipelines.size(); ++i) {
+    iterations_.push_back(std::make_unique<data::Iteration>(dataset_pass_, source_->seed));
+  }
+  if (source_->sharded) {
+    steps_ = source_->sharded->iterate(*iterations_[0], replicas);
+  } else if (source_->options.replication_mode == InputReplicationMode::kPerReplica) {
+    steps_ = data::parallel_steps(source_->pipelines, iterations_);
+  } else {
+    steps_ = data::grouped_steps(*source_->pipelines[0], *iterations_[0], replicas);
+  }
+  const auto capacity = static_cast<size_t>(source_->options.per_replica_buffer_size);
+  if (capacity > 0) ahead_ = std::make_unique<Ahead>(*this, capacity);
+}
+
+InputReader::~InputReader() = default;
+
+std::vector<data::StageStats> InputReader::stats() const {
+  std::vector<data::StageStats> all;
+  for (const auto& iteration : iterations_) {
+    for (data::StageStats& each : iteration->stats()) all.push_back(std::move(each));
+  }
+  return all;
+}
+
+bool InputReader::next(std::vector<data::Element>& elements) {
+  check_outside_replicas("get_next");
+  if (ahead_ != nullptr) return ahead_->next(elements);
+  if (error_ != nullptr) std::rethrow_exception(error_);
+  try {
+    data::Step step;
+    return read(step, elements);
+  } catch (...) {
+    error_ = std::current_exception();  // an error ends the pass
+    throw;
+  }
+}
+
+// The next step as it was read, and what replicas get of it.
+bool InputReader::read(data::Step& step, std::vector<data::Element>& elements) {
+  if (ended_) return false;
+  StrategyExtended& strategy = *source_->strategy;
+  steps_->next(step);
+  if (strategy.count_replicas_with_data({pass_, step_++, step.with_data}) == 0) {
+    ended_ = true;
+    return false;
+  }
+  for (const std::optional<data::Element>& element : step.elements) {
+    if (!element || without_rows_) continue;
+    without_rows_.emplace().structure = element->structure;
+    for (const data::Value& value : element->values) {
+      without_rows_->values.push_back(value_without_rows(value));
+    }
+  }
+  const bool keeps_elements = step.keeps_elements && ahead_ != nullptr;
+  elements.clear();
+  for (size_t i = 0; i < static_cast<size_t>(strategy.num_local_replicas()); ++i) {
+    if (i >= step.elements.size() || !step.elements[i]) {
+      elements.push_back(element_without_rows());
+    } else if (keeps_elements) {
+      elements.push_back(*step.elements[i]);
+    } else {
+      elements.push_back(std::move(*step.elements[i]));
+    }
+    if (source_->options.fetch_to_device) {
+      move_to(elements.back(), torch_device(strategy.worker_devices()[i]));
+    }
+  }
+  return true;
+}
+
+data::Element InputReader::element_without_rows() const {
+  if (without_rows_) return *without_rows_;
+  const data::ElementSpec specs = source_->pipelines[0]->spec();
+  data::Element element;
+  element.structure = blank_.structure;
+  for (size_t i = 0; i < blank_.values.size(); ++i) {
+    element.values.push_back(specs && specs->size() == blank_.values.size()
+                                 ? value_without_rows(blank_.values[i], (*specs)[i])
+                                 : value_without_rows(blank_.values[i]));
+  }
+  return element;
+}
+
+std::string InputReader::save() {
+  check_outside_replicas("save");
+  const StrategyExtended& strategy = *source_->strategy;
+  data::StateWriter state;
+  state.tag("tutti input position 1");
+  state.number(source_->sharded ? static_cast<int64_t>(source_->sharded->policy) : kFromFunction);
+  state.number(strategy.num_workers());
+  state.number(strategy.worker_index());
+  state.number(strategy.num_local_replicas());
+  state.number(static_cast<int64_t>(dataset_pass_));
+  const auto save_steps = [&](const std::deque<data::Step>& ahead) {
+    std::deque<data::Step> own = ahead;
+    std::erase_if(own, [](const data::Step& step) { return step.with_data == 0; });
+    steps_->save(state, own);
+  };
+  if (ahead_ == nullptr) {
+    save_steps({});
+  } else {
+    ahead_->with_steps(save_steps);
+  }
+  return state.take();
+}
+
+void InputReader::restore(std::string_view position) {
+  check_outside_replicas("restore");
+  const StrategyExtended& strategy = *source_->strategy;
+  if (ahead_ != nullptr ? ahead_->started() : step_ > 0) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "DistributedIterator::restore: this iterator was read from already. Make a new "
+                "one with DistributedDataset::iterator() and restore that.");
+  }
+  data::StateReader state(position);
+  state.tag("tutti input position 1");
+  const int64_t policy = state.number();
+  const int64_t workers = state.number();
+  const int64_t worker = state.number();
+  const int64_t replicas = state.number();
+  const auto pass = static_cast<uint64_t>(state.number());
+  const int64_t mine =
+      source_->sharded ? static_cast<int64_t>(source_->sharded->policy) : kFromFunction;
+  const auto is_global = [](int64_t value) {
+    return value == static_cast<int64_t>(data::AutoShardPolicy::kData) ||
+           value == static_cast<int64_t>(data::AutoShardPolicy::kBatch);
+  };
+  const bool same = policy == mine && workers == strategy.num_workers() &&
+                    worker == strategy.worker_index() && replicas == strategy.num_local_replicas();
+  if (!same && !(is_global(policy) && is_global(mine))) {
+    throw Error(
+        ErrorCode::kFailedPrecondition,
+        message("DistributedIterator::restore: the position was saved by worker ", worker, " of ",
+                workers, " with ", replicas, " replicas and belongs to what that worker read ",
+                "(its files, or what its function made); this is worker ", strategy.worker_index(),
+                " of ", strategy.num_workers(), " with ", strategy.num_local_replicas(),
+                " replicas. Restore it in the same place, or shard by AutoShardPolicy::kData or "
+                "kBatch, whose positions hold for any number of workers and replicas."));
+  }
+  steps_->restore(state);
+  state.finish();
+  // Later passes are those after the restored one.
+  uint64_t next = source_->passes.load();
+  while (next <= pass && !source_->passes.compare_exchange_weak(next, pass + 1)) {
+  }
+}
+
+void throw_end_of_input() {
+  throw Error(ErrorCode::kNotFound,
+              "DistributedIterator::get_next: the dataset has ended. Use get_next_as_optional(), "
+              "which returns nullopt then.");
+}
+
+}  // namespace tutti::internal

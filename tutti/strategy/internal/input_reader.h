@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The reading side of a distributed dataset: steps of elements, one for each local
+// replica, on their devices, ahead of the consumer. Untyped; distributed_dataset.h gives
+// the elements their types.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/data/auto_shard.h"
+#include "tutti/data/node.h"
+#include "tutti/data/step_stream.h"
+#include "tutti/strategy/input_options.h"
+#include "tutti/strategy/strategy_extended.h"
+
+namespace tutti::internal {
+
+/// What the iterators of a distributed dataset share. Immutable.
+struct InputSource {
+  std::shared_ptr<StrategyExtended> strategy;
+  InputOptions options;
+
+  /// One for this worker, or one for each of its replicas.
+  std::vector<data::NodePtr> pipelines = {};
+  /// How the one of this worker was sharded; unset if a function made the pipelines.
+  std::optional<data::ShardedPipeline> sharded = std::nullopt;
+
+  /// For nodes without a seed, where several workers must have the same orders.
+  std::optional<uint64_t> seed = std::nullopt;
+  /// Counts the passes over this dataset, which all workers begin in the same order.
+  mutable std::atomic<uint64_t> passes{0};
+
+  /// What replicas get: their number is that of the local ones.
+  std::vector<data::ElementSpec> element_specs() const;
+  int64_t cardinality() const;
+};
+
+/// Checks the arguments, shards the pipeline for this worker and says so in the log.
+std::shared_ptr<const InputSource> distribute_pipeline(
+    const std::shared_ptr<StrategyExtended>& strategy, const data::NodePtr& pipeline,
+    const InputOptions& options);
+
+std::shared_ptr<const InputSource> distribute_pipelines(
+    const std::shared_ptr<StrategyExtended>& strategy,
+    const std::function<data::NodePtr(const InputContext&)>& make, const InputOptions& options);
+
+/// One pass. Used by one thread at a time, outside of replicas.
+class InputReader {
+ public:
+  /// `blank` is an element of the right type without anything in it.
+  InputReader(std::shared_ptr<const InputSource> source, data::Element blank);
+  ~InputReader();
+  InputReader(const InputReader&) = delete;
+  InputReader& operator=(const InputReader&) = delete;
+
+  /// The elements of the next step, one for each local replica; false at the end.
+  bool next(std::vector<data::Element>& elements);
+
+  std::string save();
+  void restore(std::string_view position);
+  std::vector<data::StageStats> stats() const;
+
+ private:
+  class Ahead;
+
+  bool read(data::Step& step, std::vector<data::Element>& elements);
+  data::Element element_without_rows() const;
+
+  const std::shared_ptr<const InputSource> source_;
+  const int64_t pass_;
+  int64_t step_ = 0;
+  const uint64_t dataset_pass_;
+  std::vector<std::unique_ptr<data::Iteration>> iterations_;  // outlive the streams
+  std::unique_ptr<data::StepStream> steps_;
+  data::Element blank_;
+  std::optional<data::Element> without_rows_;  // what a replica without data gets
+  bool ended_ = false;
+  std::exception_ptr error_;
+  std::unique_ptr<Ahead> ahead_;  // last: its thread uses all the above
+};
+
+[[noreturn]] void throw_end_of_input();
+
+/// Copies of the tensors in the memory of the host.
+data::Element host_copy(data::Element element);
+
+}  // namespace tutti::internal
