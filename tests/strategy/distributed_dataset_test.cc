@@ -451,6 +451,14 @@ TEST(DistributedDataset, PipelinesOfReplicasHaveOneOrder) {
   EXPECT_EQ(all, rows_of(at::arange(30)));
 }
 
+TEST(DistributedDataset, EveryEpochHasAnotherOrderAlsoWhenItIsDistributedAnew) {
+  const auto dataset = data::range(40).shuffle(40, {.seed = 1}).batch(40);
+  const auto strategy = OneDeviceStrategy("CPU:0");
+  const Replicas first = read(strategy.distribute_dataset(dataset));
+  EXPECT_NE(read(strategy.distribute_dataset(dataset)), first);
+  EXPECT_EQ(read(OneDeviceStrategy("CPU:0").distribute_dataset(dataset)), first);
+}
+
 TEST(DistributedIterator, LaterPassesGoOnToo) {
   const auto make = [] { return data::range(12).shuffle(12, {.seed = 9}).batch(4).repeat(2); };
   const auto first = mirrored(2).distribute_dataset(make());

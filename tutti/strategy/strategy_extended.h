@@ -98,8 +98,10 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   /// A number that all workers agree on, given that of this one. All call it together.
   virtual uint64_t agree_on_seed(uint64_t mine) { return mine; }
 
-  /// Numbers the passes over distributed datasets. Thread-safe.
+  /// Numbers the passes over distributed datasets, which all workers begin in the same
+  /// order. After a restored pass come those that followed it. Thread-safe.
   int64_t begin_input_pass() { return input_passes_.fetch_add(1); }
+  void go_on_after_input_pass(int64_t pass);
 
   /// Contexts live as long as this object. Throws kInvalidArgument for a bad id.
   ReplicaContext& replica_context(int local_replica) const;

@@ -159,11 +159,11 @@ class InputReader::Ahead {
 InputReader::InputReader(std::shared_ptr<const InputSource> source, data::Element blank)
     : source_(std::move(source)),
       pass_(source_->strategy->begin_input_pass()),
-      dataset_pass_(source_->passes.fetch_add(1)),
       blank_(std::move(blank)) {
   const int replicas = source_->strategy->num_local_replicas();
   for (size_t i = 0; i < source_->pipelines.size(); ++i) {
-    iterations_.push_back(std::make_unique<data::Iteration>(dataset_pass_, source_->seed));
+    iterations_.push_back(
+        std::make_unique<data::Iteration>(static_cast<uint64_t>(pass_), source_->seed));
   }
   if (source_->sharded) {
     steps_ = source_->sharded->iterate(*iterations_[0], replicas);
@@ -254,7 +254,7 @@ std::string InputReader::save() {
   state.number(strategy.num_workers());
   state.number(strategy.worker_index());
   state.number(strategy.num_local_replicas());
-  state.number(static_cast<int64_t>(dataset_pass_));
+  state.number(pass_);
   const auto save_steps = [&](const std::deque<data::Step>& ahead) {
     std::deque<data::Step> own = ahead;
     std::erase_if(own, [](const data::Step& step) { return step.with_data == 0; });
@@ -282,7 +282,7 @@ void InputReader::restore(std::string_view position) {
   const int64_t workers = state.number();
   const int64_t worker = state.number();
   const int64_t replicas = state.number();
-  const auto pass = static_cast<uint64_t>(state.number());
+  const int64_t pass = state.count(INT64_MAX - 1);
   const int64_t mine =
       source_->sharded ? static_cast<int64_t>(source_->sharded->policy) : kFromFunction;
   const auto is_global = [](int64_t value) {
@@ -303,10 +303,7 @@ void InputReader::restore(std::string_view position) {
   }
   steps_->restore(state);
   state.finish();
-  // Later passes are those after the restored one.
-  uint64_t next = source_->passes.load();
-  while (next <= pass && !source_->passes.compare_exchange_weak(next, pass + 1)) {
-  }
+  source_->strategy->go_on_after_input_pass(pass);
 }
 
 void throw_end_of_input() {

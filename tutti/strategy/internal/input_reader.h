@@ -6,7 +6,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -36,8 +35,6 @@ struct InputSource {
 
   /// For nodes without a seed, where several workers must have the same orders.
   std::optional<uint64_t> seed = std::nullopt;
-  /// Counts the passes over this dataset, which all workers begin in the same order.
-  mutable std::atomic<uint64_t> passes{0};
 
   /// What replicas get: their number is that of the local ones.
   std::vector<data::ElementSpec> element_specs() const;
@@ -78,7 +75,6 @@ class InputReader {
   const std::shared_ptr<const InputSource> source_;
   const int64_t pass_;
   int64_t step_ = 0;
-  const uint64_t dataset_pass_;
   std::vector<std::unique_ptr<data::Iteration>> iterations_;  // outlive the streams
   std::unique_ptr<data::StepStream> steps_;
   data::Element blank_;
