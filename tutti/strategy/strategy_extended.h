@@ -90,7 +90,8 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
 
   /// How many of all replicas have data in a step; the input ends at the first step where
   /// none has. Called once for every step by every worker, also by one whose own data have
-  /// ended, one step ahead by the thread that reads ahead.
+  /// ended, one step ahead by the thread that reads ahead. It must not wait for ever: a
+  /// worker that drops its iterator calls it no more.
   virtual int count_replicas_with_data(const InputProgress& progress) {
     return progress.local_replicas_with_data;
   }
