@@ -118,12 +118,12 @@ class Dataset {
 
   /// n elements as one: tensors are stacked, numbers become tensors, strings vectors.
   auto batch(int64_t n, const BatchOptions& options = {}) const {
-    return Dataset<internal::batched_t<T>>(make_batch(node_, n, options));
+    return Dataset<internal::BatchOf<T>>(make_batch(node_, n, options));
   }
 
   /// The same for tensors of different sizes, which are filled up at their ends.
   auto padded_batch(int64_t n, const PaddedBatchOptions& options = {}) const {
-    return Dataset<internal::batched_t<T>>(make_padded_batch(node_, n, options));
+    return Dataset<internal::BatchOf<T>>(make_padded_batch(node_, n, options));
   }
 
   /// Batches of n rows out of batches of any size; or of sizes[0], sizes[1], ... rows, from
@@ -136,7 +136,7 @@ class Dataset {
   }
 
   /// The rows of each element.
-  auto unbatch() const { return Dataset<internal::unbatched_t<T>>(make_unbatch(node_)); }
+  auto unbatch() const { return Dataset<internal::RowOf<T>>(make_unbatch(node_)); }
 
   /// (start, first element), (start + 1, second), ...
   Dataset<std::tuple<int64_t, T>> enumerate(int64_t start = 0) const {
@@ -206,7 +206,7 @@ Dataset<T> from_tensors(T value) {
 /// One element for each row of the tensors.
 template <Nest T>
 auto from_tensor_slices(T rows) {
-  return Dataset<internal::unbatched_t<T>>(make_tensor_slices(to_element(std::move(rows))));
+  return Dataset<internal::RowOf<T>>(make_tensor_slices(to_element(std::move(rows))));
 }
 
 /// `start` is called at the beginning of each pass and returns a callable that gives one

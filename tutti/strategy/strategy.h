@@ -127,7 +127,7 @@ class Strategy {
   /// A dataset of the rows of tensors, which are copied to the host's memory.
   template <class T>
   auto make_tensor_dataset(T rows) const {
-    return data::Dataset<data::internal::unbatched_t<T>>(
+    return data::Dataset<data::internal::RowOf<T>>(
         data::make_tensor_slices(internal::host_copy(data::to_element(std::move(rows)))));
   }
 

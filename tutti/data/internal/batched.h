@@ -89,7 +89,7 @@ struct batched<std::unordered_map<std::string, T>> {
   using type = std::unordered_map<std::string, typename batched<T>::type>;
 };
 template <class T>
-using batched_t = typename batched<T>::type;
+using BatchOf = typename batched<T>::type;
 
 template <class T>
 struct unbatched {
@@ -128,7 +128,7 @@ struct unbatched<std::unordered_map<std::string, T>> {
   using type = std::unordered_map<std::string, typename unbatched<T>::type>;
 };
 template <class T>
-using unbatched_t = typename unbatched<T>::type;
+using RowOf = typename unbatched<T>::type;
 
 template <class T>
 inline constexpr bool is_element_tuple = false;

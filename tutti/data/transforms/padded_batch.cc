@@ -83,7 +83,7 @@ class Padder {
     std::vector<int64_t> sizes = {static_cast<int64_t>(elements.size())};
     const std::vector<int64_t> shape = padded_shape(elements, leaf);
     sizes.insert(sizes.end(), shape.begin(), shape.end());
-    const at::Tensor batch = at::full(sizes, value_for(leaf, first), first.options());
+    at::Tensor batch = at::full(sizes, value_for(leaf, first), first.options());
     for (size_t i = 0; i < elements.size(); ++i) {
       const at::Tensor& from = std::get<at::Tensor>(elements[i].values[leaf]);
       at::Tensor to = batch.select(0, static_cast<int64_t>(i));
