@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A mutex that Clang's thread-safety analysis understands, and the annotations.
-// Waiting for an event goes through WaitWord, which takes a deadline.
+// Waiting for other replicas goes through WaitWord, which takes a deadline.
 
 #pragma once
 
@@ -47,6 +47,7 @@ class TUTTI_SCOPED_CAPABILITY MutexLock {
 };
 
 /// Waits for a change of what a Mutex guards. As always, check the condition in a loop.
+/// Only for a thread that the waiter owns, or that owns it: there is no deadline.
 class CondVar {
  public:
   void wait(Mutex& mutex) TUTTI_REQUIRES(mutex) { condition_.wait(mutex); }

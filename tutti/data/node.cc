@@ -116,6 +116,20 @@ bool comes_in_any_order(const Node& node) {
                      [](const NodePtr& input) { return comes_in_any_order(*input); });
 }
 
+ElementSpec common_spec(const std::vector<NodePtr>& nodes) {
+  const ElementSpec first = nodes[0]->spec();
+  const bool same = std::all_of(nodes.begin(), nodes.end(),
+                                [&](const NodePtr& each) { return each->spec() == first; });
+  return same ? first : std::nullopt;
+}
+
+std::optional<int64_t> common_batch_size(const std::vector<NodePtr>& nodes) {
+  const std::optional<int64_t> first = nodes[0]->batch_size();
+  const bool same = std::all_of(nodes.begin(), nodes.end(),
+                                [&](const NodePtr& each) { return each->batch_size() == first; });
+  return same ? first : std::nullopt;
+}
+
 int64_t at_most(int64_t cardinality, int64_t limit) {
   if (cardinality == kUnknown) return kUnknown;
   return cardinality == kInfinite ? limit : std::min(cardinality, limit);

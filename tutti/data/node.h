@@ -117,6 +117,10 @@ std::unique_ptr<ElementStream> stream_of_indices(const Node& node, Iteration& it
 /// some come as they get ready.
 bool comes_in_any_order(const Node& node);
 
+/// What all nodes have in common, else nullopt.
+ElementSpec common_spec(const std::vector<NodePtr>& nodes);
+std::optional<int64_t> common_batch_size(const std::vector<NodePtr>& nodes);
+
 /// n, kInfinite or kUnknown, cut to at most `limit`.
 int64_t at_most(int64_t cardinality, int64_t limit);
 

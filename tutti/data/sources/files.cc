@@ -144,56 +144,60 @@ std::string& only_string(Element& out) {
   return std::get<std::string>(out.values.emplace_back(std::in_place_type<std::string>));
 }
 
+/// Of elements that are one string.
+class StringReader : public FileReader {
+ public:
+  bool next(Element& out) final {
+    std::string_view record;
+    if (!read(record)) return false;
+    only_string(out).assign(record);
+    return true;
+  }
+  bool skip() final {
+    std::string_view record;
+    return read(record);
+  }
+
+ private:
+  /// The view is valid until the next call.
+  virtual bool read(std::string_view& record) = 0;
+};
+
 // ---- text_line --------------------------------------------------------------------
 
-class TextLineReader final : public FileReader {
+class TextLineReader final : public StringReader {
  public:
   TextLineReader(const std::string& path, const TextLineOptions& options)
       : file_(path, {.compression = options.compression,
                      .buffer_size = options.buffer_size,
                      .reader = "text_line"}) {}
 
-  bool next(Element& out) override {
-    std::string_view line;
-    if (!file_.read_line(line)) return false;
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    only_string(out).assign(line);
-    return true;
-  }
-  bool skip() override {
-    std::string_view line;
-    return file_.read_line(line);
-  }
   Position position() const override { return {file_.offset(), 0}; }
   void seek(Position position) override { file_.seek(position.offset); }
 
  private:
+  bool read(std::string_view& line) override {
+    if (!file_.read_line(line)) return false;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    return true;
+  }
+
   InputFile file_;
 };
 
 // ---- tf_record --------------------------------------------------------------------
 
-class RecordReader final : public FileReader {
+class RecordReader final : public StringReader {
  public:
   RecordReader(const std::string& path, const TfRecordReaderOptions& options,
                Iteration::Stage* stage)
       : reader_(path, options), stage_(stage) {}
 
-  bool next(Element& out) override {
-    std::string_view record;
-    if (!read(record)) return false;
-    only_string(out).assign(record);
-    return true;
-  }
-  bool skip() override {
-    std::string_view record;
-    return read(record);
-  }
   Position position() const override { return {reader_.position(), 0}; }
   void seek(Position position) override { reader_.seek(position.offset); }
 
  private:
-  bool read(std::string_view& record) {
+  bool read(std::string_view& record) override {
     const bool found = reader_.next(record);
     if (reader_.skipped() != counted_) {
       stage_->count_skipped(static_cast<int64_t>(reader_.skipped() - counted_));
@@ -209,7 +213,7 @@ class RecordReader final : public FileReader {
 
 // ---- fixed_length_record ----------------------------------------------------------
 
-class FixedLengthReader final : public FileReader {
+class FixedLengthReader final : public StringReader {
  public:
   FixedLengthReader(const std::string& path, uint64_t record_bytes,
                     const FixedLengthRecordOptions& options)
@@ -223,21 +227,11 @@ class FixedLengthReader final : public FileReader {
     }
   }
 
-  bool next(Element& out) override {
-    std::string_view record;
-    if (!read(record)) return false;
-    only_string(out).assign(record);
-    return true;
-  }
-  bool skip() override {
-    std::string_view record;
-    return read(record);
-  }
   Position position() const override { return {file_.offset(), 0}; }
   void seek(Position position) override { file_.seek(position.offset); }
 
  private:
-  bool read(std::string_view& record) {
+  bool read(std::string_view& record) override {
     // The footer is what is left at the end, which a compressed file does not announce.
     const uint64_t found = file_.peek(record_ + footer_).size();
     if (found == record_ + footer_) {

@@ -6,61 +6,11 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/data/internal/batch_stream.h"
 #include "tutti/data/transforms.h"
 
 namespace tutti::data {
 namespace {
-
-// Batches out of tokens: elements to be stacked, or indices.
-template <class Token, class Batch>
-class BatchStream final : public Stream<Batch> {
- public:
-  using Make = std::function<Batch(std::vector<Token>&)>;
-
-  BatchStream(std::unique_ptr<Stream<Token>> input, int64_t size, bool drop_remainder, Make make)
-      : input_(std::move(input)),
-        size_(size),
-        drop_remainder_(drop_remainder),
-        make_(std::move(make)) {}
-
-  bool next(Batch& out) override {
-    tokens_.clear();
-    while (static_cast<int64_t>(tokens_.size()) < size_) {
-      tokens_.emplace_back();
-      if (input_->next(tokens_.back())) continue;
-      tokens_.pop_back();
-      break;
-    }
-    if (tokens_.empty()) return false;
-    if (drop_remainder_ && static_cast<int64_t>(tokens_.size()) < size_) return false;
-    out = make_(tokens_);
-    return true;
-  }
-  int64_t skip(int64_t n) override {
-    int64_t batches = 0;
-    while (batches < n) {
-      const int64_t skipped = input_->skip(size_);
-      if (skipped == 0 || (skipped < size_ && drop_remainder_)) break;
-      ++batches;
-    }
-    return batches;
-  }
-  void save(StateWriter& state) override {
-    state.tag("batch");
-    input_->save(state);
-  }
-  void restore(StateReader& state) override {
-    state.tag("batch");
-    input_->restore(state);
-  }
-
- private:
-  std::unique_ptr<Stream<Token>> input_;
-  const int64_t size_;
-  const bool drop_remainder_;
-  const Make make_;
-  std::vector<Token> tokens_;
-};
 
 class BatchNode final : public Node {
  public:
@@ -90,18 +40,15 @@ class BatchNode final : public Node {
         [](std::vector<int64_t>& indices) { return indices; });
   }
   int64_t cardinality() const override {
-    const int64_t all = input().cardinality();
-    if (all < 0) return all;
-    return options_.drop_remainder ? all / size_ : (all + size_ - 1) / size_;
+    return count_batches(input().cardinality(), size_, options_.drop_remainder);
   }
   std::optional<int64_t> batch_size() const override { return size_; }
 
   ElementSpec spec() const override {
     ElementSpec specs = input().spec();
     if (!specs) return specs;
-    const int64_t all = input().cardinality();
     const bool always_full =
-        options_.drop_remainder || all == kInfinite || (all >= 0 && all % size_ == 0);
+        batches_are_full(input().cardinality(), size_, options_.drop_remainder);
     for (ValueSpec& spec : *specs) {
       if (spec.kind == ValueSpec::Kind::kNumber) {
         spec.kind = ValueSpec::Kind::kTensor;
@@ -116,7 +63,7 @@ class BatchNode final : public Node {
  private:
   template <class Token, class Batch, class Make>
   std::unique_ptr<Stream<Batch>> stream(std::unique_ptr<Stream<Token>> from, Make make) const {
-    return std::make_unique<BatchStream<Token, Batch>>(std::move(from), size_,
+    return std::make_unique<BatchStream<Token, Batch>>("batch", std::move(from), size_,
                                                        options_.drop_remainder, std::move(make));
   }
 

@@ -84,13 +84,7 @@ class ZipNode final : public Node {
     }
     return all;
   }
-  std::optional<int64_t> batch_size() const override {
-    const std::optional<int64_t> first = input().batch_size();
-    for (const NodePtr& each : inputs()) {
-      if (each->batch_size() != first) return std::nullopt;
-    }
-    return first;
-  }
+  std::optional<int64_t> batch_size() const override { return common_batch_size(inputs()); }
 };
 
 // ---- concatenate -----------------------------------------------------------------
@@ -155,20 +149,8 @@ class ConcatenateNode final : public Node {
     }
     return all;
   }
-  ElementSpec spec() const override {
-    ElementSpec first = input().spec();
-    for (const NodePtr& each : inputs()) {
-      if (each->spec() != first) return std::nullopt;
-    }
-    return first;
-  }
-  std::optional<int64_t> batch_size() const override {
-    const std::optional<int64_t> first = input().batch_size();
-    for (const NodePtr& each : inputs()) {
-      if (each->batch_size() != first) return std::nullopt;
-    }
-    return first;
-  }
+  ElementSpec spec() const override { return common_spec(inputs()); }
+  std::optional<int64_t> batch_size() const override { return common_batch_size(inputs()); }
 };
 
 // ---- enumerate -------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include <ATen/ops/full.h>
 
 #include "tutti/base/error.h"
+#include "tutti/data/internal/batch_stream.h"
 #include "tutti/data/transforms.h"
 
 namespace tutti::data {
@@ -151,51 +152,6 @@ class Padder {
   const PaddedBatchOptions& options_;
 };
 
-class PaddedBatchStream final : public ElementStream {
- public:
-  PaddedBatchStream(std::unique_ptr<ElementStream> input, int64_t size,
-                    const PaddedBatchOptions& options)
-      : input_(std::move(input)),
-        size_(size),
-        drop_remainder_(options.drop_remainder),
-        pad_(options) {}
-
-  bool next(Element& out) override {
-    std::vector<Element> elements;
-    Element element;
-    while (static_cast<int64_t>(elements.size()) < size_ && input_->next(element)) {
-      elements.push_back(std::move(element));
-    }
-    if (elements.empty()) return false;
-    if (drop_remainder_ && static_cast<int64_t>(elements.size()) < size_) return false;
-    out = pad_(elements);
-    return true;
-  }
-  int64_t skip(int64_t n) override {
-    int64_t batches = 0;
-    while (batches < n) {
-      const int64_t skipped = input_->skip(size_);
-      if (skipped == 0 || (skipped < size_ && drop_remainder_)) break;
-      ++batches;
-    }
-    return batches;
-  }
-  void save(StateWriter& state) override {
-    state.tag("padded_batch");
-    input_->save(state);
-  }
-  void restore(StateReader& state) override {
-    state.tag("padded_batch");
-    input_->restore(state);
-  }
-
- private:
-  std::unique_ptr<ElementStream> input_;
-  const int64_t size_;
-  const bool drop_remainder_;
-  const Padder pad_;
-};
-
 class PaddedBatchNode final : public Node {
  public:
   PaddedBatchNode(NodePtr from, int64_t size, const PaddedBatchOptions& options)
@@ -206,21 +162,20 @@ class PaddedBatchNode final : public Node {
     return std::make_shared<PaddedBatchNode>(std::move(inputs[0]), size_, options_);
   }
   std::unique_ptr<ElementStream> iterate(Iteration& iteration) const override {
-    return std::make_unique<PaddedBatchStream>(input().iterate(iteration), size_, options_);
+    return std::make_unique<BatchStream<Element, Element>>(
+        "padded_batch", input().iterate(iteration), size_, options_.drop_remainder,
+        Padder(options_));
   }
   int64_t cardinality() const override {
-    const int64_t all = input().cardinality();
-    if (all < 0) return all;
-    return options_.drop_remainder ? all / size_ : (all + size_ - 1) / size_;
+    return count_batches(input().cardinality(), size_, options_.drop_remainder);
   }
   std::optional<int64_t> batch_size() const override { return size_; }
 
   ElementSpec spec() const override {
     ElementSpec specs = input().spec();
     if (!specs) return specs;
-    const int64_t all = input().cardinality();
     const bool always_full =
-        options_.drop_remainder || all == kInfinite || (all >= 0 && all % size_ == 0);
+        batches_are_full(input().cardinality(), size_, options_.drop_remainder);
     for (size_t leaf = 0; leaf < specs->size(); ++leaf) {
       ValueSpec& spec = (*specs)[leaf];
       if (spec.kind == ValueSpec::Kind::kNumber) {

@@ -141,20 +141,8 @@ class SampleNode final : public Node {
     if (any_infinite) return kInfinite;
     return any_unknown ? kUnknown : sum;
   }
-  ElementSpec spec() const override {
-    ElementSpec first = input().spec();
-    for (const NodePtr& each : inputs()) {
-      if (each->spec() != first) return std::nullopt;
-    }
-    return first;
-  }
-  std::optional<int64_t> batch_size() const override {
-    const std::optional<int64_t> first = input().batch_size();
-    for (const NodePtr& each : inputs()) {
-      if (each->batch_size() != first) return std::nullopt;
-    }
-    return first;
-  }
+  ElementSpec spec() const override { return common_spec(inputs()); }
+  std::optional<int64_t> batch_size() const override { return common_batch_size(inputs()); }
 
  private:
   std::vector<double> weights_;

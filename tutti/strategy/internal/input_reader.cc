@@ -11,8 +11,6 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/mutex.h"
-#include "tutti/base/thread.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/values/context_frame.h"
 
@@ -64,98 +62,6 @@ void move_to(data::Element& element, const c10::Device& device) {
 
 }  // namespace
 
-// Reads steps ahead of the consumer, on a thread.
-class InputReader::Ahead {
- public:
-  Ahead(InputReader& reader, size_t capacity) : reader_(reader), capacity_(capacity) {}
-
-  ~Ahead() {
-    {
-      const MutexLock lock(mutex_);
-      stopping_ = true;
-      room_.notify_all();
-    }
-    thread_.reset();  // joins
-  }
-
-  bool next(std::vector<data::Element>& elements) {
-    if (thread_ == nullptr) {
-      thread_ = std::make_unique<Thread>("tutti/input", [this] { work(); });
-    }
-    const MutexLock lock(mutex_);
-    while (ready_.empty() && !ended_) changed_.wait(mutex_);
-    if (!ready_.empty()) {
-      elements = std::move(ready_.front());
-      ready_.pop_front();
-      steps_.pop_front();
-      room_.notify_one();
-      return true;
-    }
-    if (error_ != nullptr) std::rethrow_exception(error_);
-    return false;
-  }
-
-  // Calls fn with the steps that wait for the consumer, while none is being read.
-  template <class F>
-  void with_steps(const F& fn) {
-    const MutexLock lock(mutex_);
-    paused_ = true;
-    while (reading_) changed_.wait(mutex_);
-    paused_ = false;
-    room_.notify_all();
-    if (error_ != nullptr) std::rethrow_exception(error_);
-    fn(steps_);  // the thread does not read before this lock is released
-  }
-
-  bool started() const { return thread_ != nullptr; }
-
- private:
-  void work() {
-    while (true) {
-      {
-        const MutexLock lock(mutex_);
-        while (!stopping_ && !ended_ && (paused_ || ready_.size() >= capacity_)) {
-          room_.wait(mutex_);
-        }
-        if (stopping_ || ended_) return;
-        reading_ = true;
-      }
-      data::Step step;
-      std::vector<data::Element> elements;
-      bool has = false;
-      std::exception_ptr error;
-      try {
-        has = reader_.read(step, elements);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      const MutexLock lock(mutex_);
-      reading_ = false;
-      if (has) {
-        steps_.push_back(std::move(step));
-        ready_.push_back(std::move(elements));
-      }
-      ended_ = !has;
-      error_ = error;
-      changed_.notify_all();
-    }
-  }
-
-  InputReader& reader_;
-  const size_t capacity_;
-  Mutex mutex_;
-  CondVar room_;
-  CondVar changed_;
-  std::deque<data::Step> steps_ TUTTI_GUARDED_BY(mutex_);                  // as read
-  std::deque<std::vector<data::Element>> ready_ TUTTI_GUARDED_BY(mutex_);  // the same, for replicas
-  std::exception_ptr error_ TUTTI_GUARDED_BY(mutex_);
-  bool reading_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool ended_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool paused_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Thread> thread_;  // last: it uses all the above
-};
-
 InputReader::InputReader(std::shared_ptr<const InputSource> source, data::Element blank)
     : source_(std::move(source)),
       pass_(source_->strategy->begin_input_pass()),
@@ -173,7 +79,10 @@ InputReader::InputReader(std::shared_ptr<const InputSource> source, data::Elemen
     steps_ = data::grouped_steps(*source_->pipelines[0], *iterations_[0], replicas);
   }
   const auto capacity = static_cast<size_t>(source_->options.per_replica_buffer_size);
-  if (capacity > 0) ahead_ = std::make_unique<Ahead>(*this, capacity);
+  if (capacity > 0) {
+    ahead_ = std::make_unique<data::ReadAhead<Ready>>(
+        "tutti/input", capacity, [this](Ready& ready) { return read(ready.step, ready.elements); });
+  }
 }
 
 InputReader::~InputReader() = default;
@@ -188,7 +97,12 @@ std::vector<data::StageStats> InputReader::stats() const {
 
 bool InputReader::next(std::vector<data::Element>& elements) {
   check_outside_replicas("get_next");
-  if (ahead_ != nullptr) return ahead_->next(elements);
+  if (ahead_ != nullptr) {
+    Ready ready;
+    if (!ahead_->next(ready)) return false;
+    elements = std::move(ready.elements);
+    return true;
+  }
   if (error_ != nullptr) std::rethrow_exception(error_);
   try {
     data::Step step;
@@ -255,15 +169,16 @@ std::string InputReader::save() {
   state.number(strategy.worker_index());
   state.number(strategy.num_local_replicas());
   state.number(pass_);
-  const auto save_steps = [&](const std::deque<data::Step>& ahead) {
-    std::deque<data::Step> own = ahead;
-    std::erase_if(own, [](const data::Step& step) { return step.with_data == 0; });
-    steps_->save(state, own);
-  };
   if (ahead_ == nullptr) {
-    save_steps({});
+    steps_->save(state, {});
   } else {
-    ahead_->with_steps(save_steps);
+    ahead_->save([&](const std::deque<Ready>& waiting, bool) {
+      std::deque<data::Step> steps;
+      for (const Ready& each : waiting) {
+        if (each.step.with_data > 0) steps.push_back(each.step);
+      }
+      steps_->save(state, steps);
+    });
   }
   return state.take();
 }

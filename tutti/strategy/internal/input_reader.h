@@ -17,6 +17,7 @@
 
 #include "tutti/data/auto_shard.h"
 #include "tutti/data/node.h"
+#include "tutti/data/read_ahead.h"
 #include "tutti/data/step_stream.h"
 #include "tutti/strategy/input_options.h"
 #include "tutti/strategy/strategy_extended.h"
@@ -67,7 +68,10 @@ class InputReader {
   std::vector<data::StageStats> stats() const;
 
  private:
-  class Ahead;
+  struct Ready {
+    data::Step step;                      // as it was read
+    std::vector<data::Element> elements;  // the same, for replicas
+  };
 
   bool read(data::Step& step, std::vector<data::Element>& elements);
   data::Element element_without_rows() const;
@@ -81,7 +85,7 @@ class InputReader {
   std::optional<data::Element> without_rows_;  // what a replica without data gets
   bool ended_ = false;
   std::exception_ptr error_;
-  std::unique_ptr<Ahead> ahead_;  // last: its thread uses all the above
+  std::unique_ptr<data::ReadAhead<Ready>> ahead_;  // last: its thread uses all the above
 };
 
 [[noreturn]] void throw_end_of_input();
