@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The smallest whole program: two replicas find the slope of a line together.
+// The smallest whole program: two replicas fit a line together.
 //
 // Run:  build/release/bin/02_first_program --devices=CPU:0,CPU:1
-// Expected last line: slope 3\.0000, loss 0\.0000
+// Expected last line: y = 3\.00 x \+ 1\.00, loss 0\.0000
 
 // [snippet program]
 #include <cstdio>
@@ -15,25 +15,27 @@ int main(int argc, char** argv) {
   tutti::set_logical_cpu_devices(2);
   tutti::Strategy strategy = tutti::make_strategy(argc, argv);  // --devices=CPU:0,CPU:1
 
-  auto xs = strategy.distribute_values_from_function([](tutti::ValueContext replica) {
-    return torch::arange(4) + 4.0 * replica.replica_id_in_sync_group;  // 0..3 and 4..7
-  });
-  auto weights = strategy.distribute_values_from_function(
-      [](tutti::ValueContext) { return torch::zeros({}).requires_grad_(); });
-  double loss = 0;
-  for (int step = 0; step < 50; ++step) {
-    auto losses = strategy.run(
-        [](at::Tensor x, at::Tensor w) {                          // on every replica at once
-          at::Tensor share = (w * x - 3 * x).square().sum() / 8;  // 8 examples in all
-          at::Tensor gradient = torch::autograd::grad({share}, {w})[0];
-          gradient = tutti::get_replica_context()->all_reduce(tutti::ReduceOp::kSum, gradient);
-          torch::NoGradGuard no_grad;
-          w -= 0.02 * gradient;
-          return share.detach();
-        },
-        xs, weights);
-    loss = strategy.reduce(tutti::ReduceOp::kSum, losses).item<double>();
+  at::Tensor xs = torch::linspace(-1, 1, 100).unsqueeze(1);
+  auto batches = strategy.distribute_dataset(  // 16 rows for all replicas together
+      tutti::data::from_tensor_slices(std::tuple(xs, 3 * xs + 1)).shuffle(100).batch(16));
+
+  auto model = tutti::replicate<torch::nn::Linear>(strategy, 1, 1);
+  tutti::DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(0.2));
+  tutti::metrics::Mean loss(strategy, "loss");
+
+  for (int epoch = 0; epoch < 20; ++epoch) {
+    loss.reset();
+    for (auto& batch : batches) {
+      strategy.run(
+          [&](at::Tensor x, at::Tensor y) {  // on every replica at once, with its own rows
+            at::Tensor errors = (model->forward(x) - y).square();
+            optimizer.minimize(tutti::average_loss(errors));
+            loss.update(errors);
+          },
+          batch);
+    }
   }
-  std::printf("slope %.4f, loss %.4f\n", weights[0].item<double>(), loss);
+  std::printf("y = %.2f x + %.2f, loss %.4f\n", model.primary().weight.item<double>(),
+              model.primary().bias.item<double>(), loss.result());
 }
 // [/snippet]

@@ -16,6 +16,8 @@
 #include <tutti/collectives/reduction_tree.h>
 #include <tutti/tutti.h>
 
+#include "digits.h"
+
 namespace {
 
 // [snippet ops]
@@ -57,34 +59,6 @@ class PlainAllReduce final : public tutti::CrossDeviceOps {
   std::atomic<int64_t> bytes_{0};
 };
 
-// Ten digits of 5 x 3 points, each somewhere in an image of 6 x 4, with noise.
-const char* const kDigits[] = {
-    "111101101101111", "010110010010111", "111001111100111", "111001111001111", "101101111001001",
-    "111100111001111", "111100111101111", "111001010010010", "111101111101111", "111101111001111"};
-
-struct Examples {
-  at::Tensor images;
-  at::Tensor labels;
-};
-
-Examples make_examples(int64_t count, uint64_t seed) {
-  torch::manual_seed(seed);
-  Examples examples{0.15 * torch::randn({count, 6, 4}), torch::randint(10, {count}, torch::kLong)};
-  const at::Tensor rows = torch::randint(2, {count}, torch::kLong);
-  const at::Tensor columns = torch::randint(2, {count}, torch::kLong);
-  auto pixels = examples.images.accessor<float, 3>();
-  for (int64_t i = 0; i < count; ++i) {
-    const char* digit = kDigits[examples.labels[i].item<int64_t>()];
-    const int64_t row = rows[i].item<int64_t>();
-    const int64_t column = columns[i].item<int64_t>();
-    for (int64_t point = 0; point < 15; ++point) {
-      if (digit[point] == '1') pixels[i][row + point / 3][column + point % 3] += 1;
-    }
-  }
-  examples.images = examples.images.flatten(1);
-  return examples;
-}
-
 torch::nn::Sequential make_model() {
   torch::manual_seed(7);  // equal parameters on every replica
   return torch::nn::Sequential(torch::nn::Linear(24, 64), torch::nn::ReLU(),
@@ -101,7 +75,7 @@ Result train(std::shared_ptr<tutti::CrossDeviceOps> ops) {
   // [snippet use_ops]
   tutti::MirroredStrategy strategy({"CPU:0", "CPU:1"}, {.cross_device_ops = std::move(ops)});
   // [/snippet]
-  const Examples training = make_examples(4096, 1);
+  const Digits training = make_digits(4096, 1);
   auto models =
       strategy.distribute_values_from_function([](tutti::ValueContext) { return make_model(); });
   auto optimizers = models.map([](const torch::nn::Sequential& model) {
@@ -131,7 +105,7 @@ Result train(std::shared_ptr<tutti::CrossDeviceOps> ops) {
         models, optimizers);
     loss = strategy.reduce(tutti::ReduceOp::kSum, losses);
   }
-  const Examples test = make_examples(2000, 2);
+  const Digits test = make_digits(2000, 2);
   torch::NoGradGuard no_grad;
   const at::Tensor right = models[0]->forward(test.images).argmax(1).eq(test.labels);
   return {loss, right.to(torch::kFloat64).mean().item<double>()};

@@ -9,7 +9,13 @@ In the page, the line before the block names a file under examples/ or tests/doc
 
 In the file, the lines `// [snippet run]` and `// [/snippet]` enclose the snippet. With --fix the blocks are
 written anew from the files. Code that is not meant to compile goes into a ```text block.
+
+A ```diff block shows what differs between two snippets, with the same rules:
+
+    <!-- diff: examples/04_plain_loop.cc#program examples/05_same_with_tutti.cc#program -->
+    ```diff
 """
+import difflib
 import re
 import sys
 import textwrap
@@ -17,7 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"^<!-- snippet: (\S+)#(\S+) -->$")
-FENCE = re.compile(r"^```(cpp|c\+\+|cc|C\+\+)\b")
+DIFF = re.compile(r"^<!-- diff: (\S+)#(\S+) (\S+)#(\S+) -->$")
+FENCE = re.compile(r"^```(cpp|c\+\+|cc|C\+\+|diff)\b")
 
 
 def snippet(path: str, name: str) -> str:
@@ -38,6 +45,13 @@ def snippet(path: str, name: str) -> str:
     return textwrap.dedent("\n".join(inside)).strip("\n")
 
 
+def difference(old: str, old_name: str, new: str, new_name: str) -> str:
+    """The changed lines between two snippets with two lines around them, without line numbers."""
+    texts = [snippet(old, old_name).splitlines(), snippet(new, new_name).splitlines()]
+    lines = list(difflib.unified_diff(*texts, old, new, n=2, lineterm=""))
+    return "\n".join("@@" if line.startswith("@@") else line.rstrip() for line in lines)
+
+
 def check_page(page: Path, fix: bool) -> tuple[list[str], int]:
     lines = page.read_text(encoding="utf-8").splitlines()
     failures: list[str] = []
@@ -53,12 +67,15 @@ def check_page(page: Path, fix: bool) -> tuple[list[str], int]:
         end = next((i for i in range(at, len(lines)) if lines[i].startswith("```")), len(lines))
         block = lines[at:end]
         at = end
-        named = NAME.match(result[-2]) if len(result) > 1 else None
+        is_diff = result[-1].startswith("```diff")
+        named = (DIFF if is_diff else NAME).match(result[-2]) if len(result) > 1 else None
         if not named:
-            failures.append(f"{where}: no `<!-- snippet: file#name -->` line before the block")
+            form = "diff: file#name file#name" if is_diff else "snippet: file#name"
+            failures.append(f"{where}: no `<!-- {form} -->` line before the block")
         else:
             try:
-                wanted = snippet(*named.groups()).splitlines()
+                make = difference if is_diff else snippet
+                wanted = make(*named.groups()).splitlines()
                 if textwrap.dedent("\n".join(block)).strip("\n").splitlines() != wanted:
                     if fix:
                         block = wanted

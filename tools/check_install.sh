@@ -45,6 +45,6 @@ quietly "${CXX:-g++}" -O1 tests/install/main.cc -o "$work/with_pkg_config" "${fl
 expect_ok pkg-config "$work/with_pkg_config"
 
 quietly cmake -S tests/install -B "$work/add_subdirectory" "${options[@]}" \
-  -DTUTTI_SOURCE_DIR="$PWD"
+  -DTUTTI_SOURCE_DIR="$PWD" -DTUTTI_UNITY=ALL
 quietly cmake --build "$work/add_subdirectory" -j "$(tools/jobs.sh)" --target consumer
 expect_ok add_subdirectory "$work/add_subdirectory/consumer"

@@ -16,11 +16,12 @@ LAYERS = {
     "data": {"nest", "device", "base"},
     "collectives": {"values", "nest", "device", "base"},
     "strategy": {"collectives", "values", "data", "nest", "device", "base"},
+    "train": {"strategy", "collectives", "values", "data", "nest", "device", "base"},
 }
 
 # Third-party headers by their first path component, for each folder and kind of file.
 TORCH = {"ATen", "c10"}
-THIRD_PARTY_H = {folder: TORCH for folder in LAYERS} | {"base": set()}
+THIRD_PARTY_H = {folder: TORCH for folder in LAYERS} | {"base": set(), "train": TORCH | {"torch"}}
 THIRD_PARTY_CC = {folder: TORCH | {"torch"} for folder in LAYERS} | {
     "base": {"fmt", "spdlog"},
     "strategy": TORCH | {"torch", "nlohmann"},

@@ -31,7 +31,8 @@ has_own_torch() {
 if [[ -n ${TORCH:-} && ! -f $TORCH/share/cmake/Torch/TorchConfig.cmake ]]; then
   fail "TORCH=$TORCH is not an unpacked LibTorch (no share/cmake/Torch/TorchConfig.cmake in it)."
 fi
-has_own_torch || packages+=(libtorch-dev)
+# Without OpenBLAS Debian's LibTorch multiplies matrices by the reference BLAS, many times slower.
+has_own_torch || packages+=(libtorch-dev libopenblas0-pthread)
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
   fail "this machine has no apt-get; install yourself: ${packages[*]}."

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -120,15 +121,25 @@ void Harness::check(bool ok, const std::string& what) {
   std::exit(1);
 }
 
-void Harness::compare(const std::string& case_name, const std::vector<Variant>& variants) {
+double Comparison::difference(size_t longer, size_t shorter) const {
+  if (noisy) return best[longer] - best[shorter];
+  std::vector<double> differences;
+  for (size_t r = 0; r < times[longer].size(); ++r) {
+    differences.push_back(times[longer][r] - times[shorter][r]);
+  }
+  return quantile(differences, 0.5);
+}
+
+Comparison Harness::compare(const std::string& case_name, const std::vector<Variant>& variants) {
   const size_t count = variants.size();
   const double target = smoke_ ? 1e-4 : kSeconds;
   std::vector<int64_t> iterations;
   for (const Variant& variant : variants) iterations.push_back(calibrate(variant, target));
 
   const double start = now_seconds();
-  std::vector<std::vector<double>> times(count);  // [variant][quiet round]
-  std::vector<double> best(count, std::numeric_limits<double>::infinity());  // of all rounds
+  Comparison result;
+  result.times.resize(count);
+  result.best.assign(count, std::numeric_limits<double>::infinity());
   std::vector<double> loads;
   int dropped = 0;
   for (int round = 0; round < (smoke_ ? 1 : kMaxRounds); ++round) {
@@ -138,7 +149,7 @@ void Harness::compare(const std::string& case_name, const std::vector<Variant>& 
     const auto measure = [&](size_t v) {
       const double one = variants[v].run(iterations[v]) / static_cast<double>(iterations[v]);
       seconds[v] += one / 2;
-      best[v] = std::min(best[v], one);
+      result.best[v] = std::min(result.best[v], one);
     };
     for (size_t v = 0; v < count; ++v) measure(v);
     for (size_t v = count; v-- > 0;) measure(v);
@@ -148,30 +159,46 @@ void Harness::compare(const std::string& case_name, const std::vector<Variant>& 
       continue;
     }
     loads.push_back(cores);
-    for (size_t v = 0; v < count; ++v) times[v].push_back(seconds[v]);
+    for (size_t v = 0; v < count; ++v) result.times[v].push_back(seconds[v]);
   }
-  for (size_t v = 1; v < count; ++v) {
-    const std::string name = topic_ + "/" + case_name + "/" + variants[v].name;
-    if (loads.size() < kEnough && !smoke_) {
-      std::printf("ratio %s noisy  (%zu quiet rounds of %d; best of all: ours %s, %s %s, %.2f)\n",
-                  name.c_str(), loads.size(), dropped + static_cast<int>(loads.size()),
-                  time_name(best[0]).c_str(), variants[v].name.c_str(), time_name(best[v]).c_str(),
-                  best[v] / best[0]);
-      continue;
-    }
-    std::vector<double> ratios;
-    for (size_t r = 0; r < loads.size(); ++r) ratios.push_back(times[v][r] / times[0][r]);
-    std::string limits;
-    for (size_t l = 1; l < count; ++l) {
-      if (variants[l].is_limit && l != v)
-        limits += "limit " + time_name(quantile(times[l], 0.5)) + ", ";
-    }
-    std::printf(
-        "ratio %s %.2f  (ours %s, %s %s, %squartiles %.2f..%.2f, foreign %.2f, %zu rounds)\n",
-        name.c_str(), quantile(ratios, 0.5), time_name(quantile(times[0], 0.5)).c_str(),
-        variants[v].name.c_str(), time_name(quantile(times[v], 0.5)).c_str(), limits.c_str(),
-        quantile(ratios, 0.25), quantile(ratios, 0.75), quantile(loads, 0.5), loads.size());
+  result.noisy = loads.size() < kEnough && !smoke_;
+  for (size_t v = 1; v < count; ++v) report(case_name, variants, v, result, loads, dropped);
+  return result;
+}
+
+void Harness::report(const std::string& case_name, const std::vector<Variant>& variants, size_t v,
+                     const Comparison& result, const std::vector<double>& loads,
+                     int dropped) const {
+  const std::string name = topic_ + "/" + case_name + "/" + variants[v].name;
+  std::string goal;
+  if (variants[v].target > 0) {
+    std::array<char, 32> text = {};
+    std::snprintf(text.data(), text.size(), ", target %.2f", variants[v].target);
+    goal = text.data();
   }
+  if (result.noisy) {
+    std::printf("ratio %s noisy  (%zu quiet rounds of %d; best of all: ours %s, %s %s, %.2f%s)\n",
+                name.c_str(), loads.size(), dropped + static_cast<int>(loads.size()),
+                time_name(result.best[0]).c_str(), variants[v].name.c_str(),
+                time_name(result.best[v]).c_str(), result.best[v] / result.best[0], goal.c_str());
+    return;
+  }
+  std::vector<double> ratios;
+  for (size_t r = 0; r < loads.size(); ++r) {
+    ratios.push_back(result.times[v][r] / result.times[0][r]);
+  }
+  std::string limits;
+  for (size_t l = 1; l < variants.size(); ++l) {
+    if (variants[l].is_limit && l != v) {
+      limits += "limit " + time_name(quantile(result.times[l], 0.5)) + ", ";
+    }
+  }
+  std::printf(
+      "ratio %s %.2f  (ours %s, %s %s, %squartiles %.2f..%.2f%s, foreign %.2f, %zu rounds)\n",
+      name.c_str(), quantile(ratios, 0.5), time_name(quantile(result.times[0], 0.5)).c_str(),
+      variants[v].name.c_str(), time_name(quantile(result.times[v], 0.5)).c_str(), limits.c_str(),
+      quantile(ratios, 0.25), quantile(ratios, 0.75), goal.c_str(), quantile(loads, 0.5),
+      loads.size());
 }
 
 void count_as_own(double cpu_seconds) { helper_seconds += cpu_seconds; }

@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -20,6 +21,19 @@ struct Variant {
   std::function<double(int64_t iterations)> run;
   /// Whether this is the best that can be hoped for rather than a rival.
   bool is_limit = false;
+  /// The ratio that ours is meant to reach against it; 0 if none was set.
+  double target = 0;
+};
+
+/// Seconds of one iteration of each variant.
+struct Comparison {
+  std::vector<std::vector<double>> times;  // [variant][quiet round]
+  std::vector<double> best;                // [variant], of all rounds
+  bool noisy = false;                      // too few quiet rounds
+
+  /// The median over the rounds of how much longer one variant takes than another; if the case is
+  /// noisy, the difference of their best times.
+  double difference(size_t longer, size_t shorter) const;
 };
 
 class Harness {
@@ -37,12 +51,15 @@ class Harness {
   ///   ratio <topic>/<case>/<peer> <value>  (ours ..., <peer> ..., limit ..., quartiles, ...)
   /// where a value above 1 means that ours is faster. Against a limit the value is
   /// the part of it that ours reaches.
-  void compare(const std::string& case_name, const std::vector<Variant>& variants);
+  Comparison compare(const std::string& case_name, const std::vector<Variant>& variants);
 
   /// Stops the program with a message when a result is wrong.
   static void check(bool ok, const std::string& what);
 
  private:
+  void report(const std::string& case_name, const std::vector<Variant>& variants, size_t v,
+              const Comparison& result, const std::vector<double>& loads, int dropped) const;
+
   std::string topic_;
   std::string filter_;
   bool smoke_ = false;

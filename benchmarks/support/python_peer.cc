@@ -28,8 +28,9 @@ struct PythonPeer::Process {
       dup2(down[0], STDIN_FILENO);
       dup2(up[1], STDOUT_FILENO);
       for (const int file : {down[0], down[1], up[0], up[1]}) close(file);
-      // First the system's, for which Debian has a torch.
-      execl("/usr/bin/python3", "python3", script.c_str(), static_cast<char*>(nullptr));
+      // First the system's, for which Debian has a torch; by its full name, so that Python knows
+      // which one it is when it starts others.
+      execl("/usr/bin/python3", "/usr/bin/python3", script.c_str(), static_cast<char*>(nullptr));
       execlp("python3", "python3", script.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
@@ -66,21 +67,39 @@ PythonPeer::PythonPeer(const std::string& script, bool smoke) {
 
 PythonPeer::~PythonPeer() = default;
 
+std::string PythonPeer::ask(const std::string& line) const {
+  std::string answer = process_->ask(line);
+  Harness::check(!answer.empty(), "the peer in Python has stopped");
+  return answer;
+}
+
+double PythonPeer::seconds_of(const std::string& case_name, int64_t number) const {
+  const std::string answer = ask(case_name + " " + std::to_string(number));
+  char* cpu = nullptr;
+  const double seconds = std::strtod(answer.c_str(), &cpu);
+  count_as_own(std::strtod(cpu, nullptr));
+  return seconds;
+}
+
 void PythonPeer::add(const std::string& case_name, int64_t rows,
                      std::vector<Variant>& variants) const {
-  if (process_ == nullptr) return;
-  variants.push_back({"python", [process = process_, case_name, rows](int64_t iterations) {
+  if (!is_there()) return;
+  variants.push_back({"python", [this, case_name, rows](int64_t iterations) {
                         double seconds = 0;
                         for (int64_t i = 0; i < iterations; ++i) {
-                          const std::string answer =
-                              process->ask(case_name + " " + std::to_string(rows));
-                          Harness::check(!answer.empty(), "the peer in Python has stopped");
-                          char* cpu = nullptr;
-                          seconds += std::strtod(answer.c_str(), &cpu);
-                          count_as_own(std::strtod(cpu, nullptr));
+                          seconds += seconds_of(case_name, rows);
                         }
                         return seconds;
                       }});
+}
+
+void PythonPeer::add_steps(const std::string& case_name, const std::string& variant_name,
+                           double target, std::vector<Variant>& variants) const {
+  if (!is_there()) return;
+  variants.push_back(
+      {variant_name,
+       [this, case_name](int64_t iterations) { return seconds_of(case_name, iterations); },
+       /*is_limit=*/false, target});
 }
 
 }  // namespace bench

@@ -19,9 +19,17 @@
 namespace tutti {
 
 struct StrategyCase {
+  /// How a variable lies that does not synchronise on read.
+  enum class Copies {
+    kPerReplica,
+    kPlain,   ///< One replica, one copy, no wrapper.
+    kShared,  ///< One copy for several replicas, on CPU:0.
+  };
+
   std::string name;
   std::function<Strategy()> make;
   bool is_default = false;
+  Copies copies = Copies::kPerReplica;
 };
 
 inline void PrintTo(const StrategyCase& each, std::ostream* out) { *out << each.name; }
@@ -32,6 +40,19 @@ class StrategyContract : public testing::TestWithParam<StrategyCase> {
 
   /// The number of replicas.
   int n() const { return strategy_.num_replicas_in_sync(); }
+
+  bool variables_are_plain() const { return GetParam().copies == StrategyCase::Copies::kPlain; }
+  bool variables_are_shared() const { return GetParam().copies == StrategyCase::Copies::kShared; }
+
+  /// The number of copies of a variable that does not synchronise on read.
+  int copies() const { return variables_are_shared() ? 1 : n(); }
+
+  /// The aggregation of a variable that all replicas write with equal values: replicas that
+  /// share it need one.
+  VariableAggregation for_equal_writes() const {
+    return variables_are_shared() ? VariableAggregation::kOnlyFirstReplica
+                                  : VariableAggregation::kNone;
+  }
 
   /// PerReplica of fn(0), fn(1), ...
   template <class F>

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/base/log.h"
+#include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/default_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
@@ -33,14 +34,21 @@ StrategyCase mirrored(const std::string& name, int replicas, int concurrent = 0)
           }};
 }
 
+StrategyCase central(int replicas) {
+  return {.name = "CentralStorage" + std::to_string(replicas),
+          .make = [=]() -> Strategy { return CentralStorageStrategy(cpus(replicas)); },
+          .copies = replicas == 1 ? StrategyCase::Copies::kPlain : StrategyCase::Copies::kShared};
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, StrategyContract,
     testing::Values(StrategyCase{"Default", [] { return Strategy(default_strategy_extended()); },
-                                 true},
-                    StrategyCase{"OneDevice", [] { return OneDeviceStrategy("CPU:0"); }},
+                                 true, StrategyCase::Copies::kPlain},
+                    StrategyCase{"OneDevice", [] { return OneDeviceStrategy("CPU:0"); }, false,
+                                 StrategyCase::Copies::kPlain},
                     mirrored("Mirrored1", 1), mirrored("Mirrored2", 2), mirrored("Mirrored3", 3),
                     mirrored("Mirrored4", 4), mirrored("Mirrored4OneAtATime", 4, 1),
-                    mirrored("Mirrored4TwoAtATime", 4, 2),
+                    mirrored("Mirrored4TwoAtATime", 4, 2), central(1), central(2), central(4),
                     StrategyCase{"Outside1", [] { return test::OutsideStrategy(1); }},
                     StrategyCase{"Outside3", [] { return test::OutsideStrategy(3); }}),
     [](const auto& each) { return each.param.name; });
@@ -238,7 +246,7 @@ TEST_P(StrategyContract, HandlesAreCheapCopiesOfOneStrategy) {
 TEST_P(StrategyContract, ItsDevicesAreThoseOfItsReplicas) {
   const StrategyExtended& extended = strategy().extended();
   ASSERT_EQ(extended.worker_devices().size(), static_cast<size_t>(n()));
-  EXPECT_EQ(extended.parameter_devices().size(), static_cast<size_t>(n()));
+  EXPECT_EQ(extended.parameter_devices().size(), static_cast<size_t>(copies()));
   EXPECT_EQ(extended.num_local_replicas(), n());
   EXPECT_EQ(strategy().cluster_resolver(), nullptr);
   EXPECT_TUTTI_ERROR(extended.replica_context(n()), ErrorCode::kInvalidArgument, extended.name(),

@@ -29,19 +29,16 @@ using test::tensor;
 
 constexpr auto kOnRead = VariableSynchronization::kOnRead;
 
-// Default and OneDevice have one copy and no wrapper.
-bool is_plain(const StrategyCase& each) { return each.is_default || each.name == "OneDevice"; }
-
 std::string printed(const Variable& variable) {
   std::ostringstream out;
   out << variable;
   return out.str();
 }
 
-TEST_P(StrategyContract, AVariableHasACopyOfItsInitialTensorOnEveryReplica) {
+TEST_P(StrategyContract, AVariableHasCopiesOfItsInitialTensor) {
   at::Tensor initial = tensor({1.5F, -2.F, 3.F});
   const Variable v = make_variable(strategy(), initial, {.name = "v"});
-  EXPECT_EQ(v.components().size(), static_cast<size_t>(n()));
+  EXPECT_EQ(v.components().size(), static_cast<size_t>(copies()));
   EXPECT_EQ(v.dtype(), at::kFloat);
   EXPECT_EQ(v.shape(), at::IntArrayRef({3}));
   EXPECT_TRUE(v.is_initialized());
@@ -114,13 +111,15 @@ TEST_P(StrategyContract, CopiesAreNamedAfterTheirReplica) {
   EXPECT_EQ(v.name(), "v");
   const auto names = strategy().run([&] { return v.name(); });
   for (int i = 0; i < n(); ++i) {
-    EXPECT_EQ(names[static_cast<size_t>(i)], i == 0 ? "v" : "v/replica_" + std::to_string(i));
+    EXPECT_EQ(names[static_cast<size_t>(i)],
+              i < copies() && i > 0 ? "v/replica_" + std::to_string(i) : "v");
   }
   EXPECT_EQ(make_variable(strategy(), 1.0).name(), "Variable");
 }
 
 TEST_P(StrategyContract, CopiesLieOnTheDevicesOfTheReplicas) {
-  const Variable v = make_variable(strategy(), 1.0, {.name = "v"});
+  const auto sync = variables_are_shared() ? kOnRead : VariableSynchronization::kAuto;
+  const Variable v = make_variable(strategy(), 1.0, {.name = "v", .synchronization = sync});
   const auto device = [](int i) {
     return "/job:localhost/replica:0/task:0/device:CPU:" + std::to_string(i);
   };
@@ -162,8 +161,9 @@ TEST_P(StrategyContract, AVariableTellsItsOptions) {
   EXPECT_EQ(v.aggregation(), VariableAggregation::kOnlyFirstReplica);
   const Variable by_default = make_variable(strategy(), 1.0);
   EXPECT_EQ(by_default.aggregation(), VariableAggregation::kNone);
-  EXPECT_EQ(by_default.synchronization(), is_plain(GetParam()) ? VariableSynchronization::kAuto
-                                                               : VariableSynchronization::kOnWrite);
+  EXPECT_EQ(by_default.synchronization(), variables_are_plain()
+                                              ? VariableSynchronization::kAuto
+                                              : VariableSynchronization::kOnWrite);
 }
 
 TEST_P(StrategyContract, InvalidOptionsOfAVariableAreRefused) {
@@ -178,7 +178,7 @@ TEST_P(StrategyContract, InvalidOptionsOfAVariableAreRefused) {
         make_variable(strategy(), 1, {.aggregation = VariableAggregation::kMean, .dtype = dtype}),
         ErrorCode::kInvalidArgument, "kMean", "only floating-point");
   }
-  if (is_plain(GetParam())) return;
+  if (GetParam().copies != StrategyCase::Copies::kPerReplica) return;
   EXPECT_TUTTI_ERROR(
       make_variable(strategy(), 1.0, {.synchronization = VariableSynchronization::kNone}),
       ErrorCode::kInvalidArgument, "kNone variable synchronization mode is not supported");
@@ -190,18 +190,21 @@ TEST_P(StrategyContract, AVariablePrintsItsCopies) {
            value + ">";
   };
   const auto expect = [&](const Variable& v, const std::string& kind, const std::string& value) {
-    if (is_plain(GetParam())) {
+    if (variables_are_plain()) {
       EXPECT_EQ(printed(v), line(0, v.name(), value));
       return;
     }
     std::string text = kind + ":{\n";
-    for (int i = 0; i < n(); ++i) {
-      text += "  " + std::to_string(i) + ": " + line(i, v.name(), value) + (i + 1 < n() ? "," : "");
-      text += "\n";
+    const int count = kind == "SyncOnReadVariable" ? n() : copies();
+    for (int i = 0; i < count; ++i) {
+      text += "  " + std::to_string(i) + ": " + line(i, v.name(), value);
+      text += i + 1 < count ? ",\n" : "\n";
     }
     EXPECT_EQ(printed(v), text + "}");
   };
-  expect(make_variable(strategy(), 1.0), "MirroredVariable", "shape=() dtype=float32, numpy=1.0");
+  expect(make_variable(strategy(), 1.0),
+         variables_are_shared() ? "AggregatingVariable" : "MirroredVariable",
+         "shape=() dtype=float32, numpy=1.0");
   expect(make_variable(strategy(), 5, {.name = "m", .synchronization = kOnRead}),
          "SyncOnReadVariable", "shape=() dtype=int64, numpy=5");
 }
@@ -218,10 +221,12 @@ TEST_P(StrategyContract, GradientsOfAReplicaAreThoseOfPlainAutograd) {
     at::Tensor plain = initial.clone().set_requires_grad(true);
     ((plain * input(i)).sum().pow(2)).backward();
     EXPECT_TRUE(bit_equal(gradients[static_cast<size_t>(i)], plain.grad()));
+    if (variables_are_shared()) continue;
     EXPECT_TRUE(bit_equal(w.components()[static_cast<size_t>(i)].grad(), plain.grad()));
   }
   if (n() > 1) {
-    EXPECT_TUTTI_ERROR(w.grad(), ErrorCode::kFailedPrecondition, "grad", "copies");
+    EXPECT_TUTTI_ERROR(w.grad(), ErrorCode::kFailedPrecondition, "grad",
+                       std::to_string(n()) + (variables_are_shared() ? " replicas" : " copies"));
   } else {
     EXPECT_TRUE(bit_equal(w.grad(), gradients[0]));
   }
@@ -237,7 +242,8 @@ TEST_P(StrategyContract, GradientsFlowThroughEveryWayOfReading) {
 }
 
 TEST_P(StrategyContract, WritesAreNotRecordedForGradients) {
-  const Variable w = make_variable(strategy(), tensor({1.0, 2.0}));
+  const Variable w =
+      make_variable(strategy(), tensor({1.0, 2.0}), {.aggregation = for_equal_writes()});
   strategy().run([&] {
     at::Tensor x = tensor({3.0, 4.0}).set_requires_grad(true);
     w.assign(x * 2);
@@ -274,7 +280,8 @@ TEST_P(StrategyContract, OperatorsActOnTheValue) {
 }
 
 TEST_P(StrategyContract, ReadValueIsASnapshotAndAReplicasValueIsNot) {
-  const Variable v = make_variable(strategy(), tensor({1.0, 2.0}));
+  const Variable v =
+      make_variable(strategy(), tensor({1.0, 2.0}), {.aggregation = for_equal_writes()});
   const at::Tensor outside = v.read_value();
   strategy().run([&] {
     const at::Tensor shared = v.value();
@@ -296,7 +303,8 @@ TEST_P(StrategyContract, OutsideOfRunAValueIsACopyUnlessThereIsNoStrategy) {
 }
 
 TEST_P(StrategyContract, AssignReturnsTheNewValueUnlessToldNotTo) {
-  const Variable v = make_variable(strategy(), tensor({1.0, 2.0}));
+  const Variable v =
+      make_variable(strategy(), tensor({1.0, 2.0}), {.aggregation = for_equal_writes()});
   const auto check = [&](int times) {
     EXPECT_TRUE(bit_equal(v.assign(tensor({1.0, 2.0})), tensor({1.0, 2.0})));
     EXPECT_TRUE(bit_equal(v.assign_add(tensor({1.0, 1.0})), tensor({2.0, 3.0})));
@@ -343,7 +351,7 @@ TEST_P(StrategyContract, AValueThatDoesNotFitIsRefusedEverywhere) {
 
 TEST_P(StrategyContract, AViewOfTheVariableCanBeAssignedToIt) {
   const at::Tensor initial = tensor({1.0, 2.0, 3.0, 4.0}).reshape({2, 2});
-  const Variable v = make_variable(strategy(), initial);
+  const Variable v = make_variable(strategy(), initial, {.aggregation = for_equal_writes()});
   strategy().run([&] { v.assign(v.value().t()); });
   EXPECT_TRUE(copies_are(v, tensor({1.0, 3.0, 2.0, 4.0}).reshape({2, 2})));
   v.assign_add(v);

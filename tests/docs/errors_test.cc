@@ -141,10 +141,10 @@ TEST(Errors, OfArgumentsShowTheValue) {
   EXPECT_TUTTI_ERROR(strategy.reduce(ReduceOp::kSum, flags), ErrorCode::kInvalidArgument,
                      "Strategy::reduce: values of type bool cannot be reduced by kSum; cast it to "
                      "uint8 or a float first.");
-  EXPECT_TUTTI_ERROR(tutti::StrategyConfig::from_json(R"({"device": "CPU:0"})"),
-                     ErrorCode::kInvalidArgument,
-                     "make_strategy: unknown key \"device\"; known are strategy, devices, "
-                     "threads_per_replica, concurrent_replicas.");
+  EXPECT_TUTTI_ERROR(
+      tutti::StrategyConfig::from_json(R"({"device": "CPU:0"})"), ErrorCode::kInvalidArgument,
+      "make_strategy: unknown key \"device\"; known are strategy, devices, parameter_device, "
+      "threads_per_replica, concurrent_replicas.");
 }
 
 TEST(Errors, OfADeadlineSayWhoIsMissing) {

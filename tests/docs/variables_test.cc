@@ -52,6 +52,20 @@ TEST(Variables, ArePrintedAsTensorFlowPrintsThem) {
             "}");
 }
 
+TEST(Variables, AreSharedInCentralStorage) {
+  // [snippet central]
+  tutti::CentralStorageStrategy strategy({"CPU:0", "CPU:1"});
+  auto w = strategy.scope(
+      [] { return Variable(torch::zeros({2}), {.aggregation = VariableAggregation::kSum}); });
+  strategy.run([&] {
+    const int id = tutti::get_replica_context()->replica_id_in_sync_group();
+    w.assign_add(torch::full({2}, id + 1.0));  // both replicas' values, written once: [3, 3]
+  });
+  // [/snippet]
+  EXPECT_TRUE(torch::equal(w.value(), torch::full({2}, 3.0)));
+  EXPECT_EQ(w.components().size(), 1U);
+}
+
 TEST(Variables, TrainInAReplica) {
   tutti::MirroredStrategy strategy(kTwo);
   // [snippet train]

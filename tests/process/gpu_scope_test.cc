@@ -13,6 +13,7 @@
 #include "tutti/base/thread.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/device/logical_devices.h"
+#include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 
 #include "tests/support/expect_error.h"
@@ -108,6 +109,16 @@ TEST(GpuScope, EveryReplicaComputesOnItsOwnGpu) {
   EXPECT_EQ(devices[0], 1);
   EXPECT_EQ(devices[1], 0);
   EXPECT_EQ(current_gpu, 0) << "the caller is where it was";
+}
+
+TEST(GpuScope, ParametersThatAllReplicasShareLieInOneMemory) {
+  install_guard();
+  EXPECT_TUTTI_ERROR(CentralStorageStrategy({"GPU:0", "GPU:1"}), ErrorCode::kUnimplemented,
+                     "CentralStorageStrategy", "parameters on CPU:0", "compute device GPU:0",
+                     "MirroredStrategy");
+  EXPECT_TUTTI_ERROR(CentralStorageStrategy({"GPU:1", "GPU:0"}, "GPU:1"), ErrorCode::kUnimplemented,
+                     "parameters on GPU:1", "compute device GPU:0");
+  EXPECT_NO_THROW(CentralStorageStrategy({"GPU:1"}));
 }
 
 }  // namespace

@@ -92,7 +92,8 @@ TEST(MakeStrategy, ChoosesBetweenTypesInOneExpression) {
 
 TEST(MakeStrategy, RefusesAConfigThatMakesNoSense) {
   EXPECT_TUTTI_ERROR(make_strategy(StrategyConfig{.strategy = "tpu"}), ErrorCode::kInvalidArgument,
-                     "make_strategy", "unknown strategy \"tpu\"", "mirrored, one_device, default");
+                     "make_strategy", "unknown strategy \"tpu\"",
+                     "mirrored, central_storage, one_device, default");
   EXPECT_TUTTI_ERROR(
       make_strategy(StrategyConfig{.strategy = "one_device", .devices = {"CPU:0", "CPU:1"}}),
       ErrorCode::kInvalidArgument, "one_device takes one device, not 2", "mirrored");
@@ -116,6 +117,22 @@ TEST(StrategyConfig, ReadsJson) {
   EXPECT_EQ(StrategyConfig::from_json(R"({"devices": []})").devices.size(), 0U);
 }
 
+TEST(MakeStrategy, MakesCentralStorageFromFlagsAndJson) {
+  Arguments arguments(
+      {"--strategy=central_storage", "--devices=CPU:1,CPU:2", "--parameter-device=CPU:2"});
+  const Strategy strategy = make_strategy(arguments.count, arguments.values());
+  EXPECT_EQ(strategy.extended().describe(), "CentralStorageStrategy(CPU:1, CPU:2)");
+  EXPECT_EQ(strategy.extended().parameter_devices()[0].short_name(), "CPU:2");
+  const StrategyConfig config = StrategyConfig::from_json(
+      R"({"strategy": "central_storage", "devices": ["CPU:4"], "parameter_device": "CPU:5"})");
+  EXPECT_EQ(make_strategy(config).extended().parameter_devices()[0].short_name(), "CPU:5");
+  EXPECT_TUTTI_ERROR(make_strategy(StrategyConfig{.parameter_device = "CPU:0"}),
+                     ErrorCode::kInvalidArgument, "parameter_device is \"CPU:0\"",
+                     "mirrored has none", "central_storage");
+  EXPECT_TUTTI_ERROR(StrategyConfig::from_json(R"({"parameter_device": 1})"),
+                     ErrorCode::kInvalidArgument, "\"parameter_device\"", "a string");
+}
+
 TEST(StrategyConfig, RefusesBadJson) {
   const auto refuse = [](const char* text) { return StrategyConfig::from_json(text); };
   EXPECT_TUTTI_ERROR(refuse("{\"strategy\": "), ErrorCode::kInvalidArgument, "make_strategy",
@@ -123,7 +140,8 @@ TEST(StrategyConfig, RefusesBadJson) {
   EXPECT_TUTTI_ERROR(refuse(""), ErrorCode::kInvalidArgument, "make_strategy");
   EXPECT_TUTTI_ERROR(refuse("[1, 2]"), ErrorCode::kInvalidArgument, "no JSON object");
   EXPECT_TUTTI_ERROR(refuse(R"({"device": ["CPU:0"]})"), ErrorCode::kInvalidArgument,
-                     "unknown key \"device\"", "strategy, devices, threads_per_replica");
+                     "unknown key \"device\"",
+                     "strategy, devices, parameter_device, threads_per_replica");
 }
 
 TEST(StrategyConfig, NamesTheKeyWhoseTypeIsWrong) {
@@ -210,8 +228,9 @@ TEST(StrategyFlags, MakeTheStrategy) {
 
 TEST(StrategyFlags, HelpNamesEveryFlag) {
   const std::string help = strategy_flags_help();
-  for (const char* flag : {"--strategy=", "--devices=", "--threads-per-replica=",
-                           "--concurrent-replicas=", "--strategy-config="}) {
+  for (const char* flag :
+       {"--strategy=", "--devices=", "--parameter-device=", "--threads-per-replica=",
+        "--concurrent-replicas=", "--strategy-config="}) {
     EXPECT_NE(help.find(flag), std::string::npos) << flag;
   }
   EXPECT_EQ(help.back(), '\n');

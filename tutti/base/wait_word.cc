@@ -8,14 +8,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 
 namespace tutti {
 namespace {
 
-// Long enough to bridge the gap between two steps of a tight loop, short enough
-// not to be noticed: parking and waking costs about twice as much.
-constexpr int kSpins = 1000;
+// Long enough to bridge the gap between two steps of a tight loop, and the time by which
+// one replica is later than another; parking and waking costs about as much. A pause is 5
+// to 50 ns, so the time is looked at now and then.
+constexpr std::chrono::microseconds kSpinTime{100};
+constexpr int kSpinsBetweenLooks = 64;
 constexpr int kYields = 30;
 
 void pause_briefly() {
@@ -55,9 +58,15 @@ void WaitWord::wake() const {
 
 bool WaitWord::poll(uint32_t seen, WaitMode mode) const {
   if (mode == WaitMode::kSpin) {
-    for (int i = 0; i < kSpins; ++i) {
-      if (load() != seen) return true;
-      pause_briefly();
+    std::chrono::steady_clock::time_point end;
+    for (int round = 0;; ++round) {
+      for (int i = 0; i < kSpinsBetweenLooks; ++i) {
+        if (load() != seen) return true;
+        pause_briefly();
+      }
+      const auto now = std::chrono::steady_clock::now();
+      if (round == 0) end = now + kSpinTime;
+      if (now >= end) return false;
     }
   } else {
     for (int i = 0; i < kYields; ++i) {

@@ -17,7 +17,7 @@ namespace tutti {
 
 /// How a wait begins, before it sleeps in the kernel.
 enum class WaitMode {
-  kSpin,   ///< Poll for about 20 us: every party has a core of its own.
+  kSpin,   ///< Poll for about 100 us: every party has a core of its own.
   kYield,  ///< Offer the core to others a few times: more parties than cores.
 };
 

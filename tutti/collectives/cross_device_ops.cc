@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/gather_check.h"
+#include "tutti/collectives/internal/device_gradient_reducer.h"
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/collectives/sparse_reduction.h"
 #include "tutti/device/device_scope.h"
@@ -273,6 +274,11 @@ void CrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
         check_reduced(batch.op(), do_reduce(batch.op(), value, options), value);
     for (size_t r = 0; r < batch.replicas(); ++r) batch.output(r, t).copy_(reduced);
   }
+}
+
+std::unique_ptr<GradientReducer> CrossDeviceOps::make_gradient_reducer(
+    std::vector<GradientBucket> buckets, const CommunicationOptions& options) {
+  return std::make_unique<internal::DeviceGradientReducer>(*this, std::move(buckets), options);
 }
 
 }  // namespace tutti

@@ -18,6 +18,7 @@
 
 #include "tutti/base/function_ref.h"
 #include "tutti/collectives/arena.h"
+#include "tutti/collectives/gradient_reducer.h"
 #include "tutti/nest/indexed_slices.h"
 #include "tutti/values/communication_options.h"
 #include "tutti/values/destinations.h"
@@ -138,6 +139,11 @@ class CrossDeviceOps {
   /// Reduces a batch into the outputs of every replica. Every member of the team
   /// calls it at the same time; the outputs are complete when all have returned.
   void all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options);
+
+  /// What sums gradients in these buckets; it may use this object as long as it lives. By
+  /// default all_reduce() of all buckets at the end of backward.
+  virtual std::unique_ptr<GradientReducer> make_gradient_reducer(
+      std::vector<GradientBucket> buckets, const CommunicationOptions& options);
 
   /// Memory that this implementation reduces fastest.
   Arena& arena() { return *arena_; }

@@ -3,12 +3,14 @@
 #include "tutti/collectives/host_all_reduce.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include <ATen/Parallel.h>
 #include <c10/util/SmallVector.h>
 
 #include "tutti/collectives/internal/host_batch.h"
+#include "tutti/collectives/internal/host_gradient_reducer.h"
 #include "tutti/collectives/internal/reduce_components.h"
 #include "tutti/collectives/packing.h"
 #include "tutti/collectives/reduction_tree.h"
@@ -179,6 +181,18 @@ void HostAllReduce::do_all_reduce(const AllReduceBatch& batch,
     return;
   }
   BatchReduction(batch, options.bytes_per_pack).run();
+}
+
+std::unique_ptr<GradientReducer> HostAllReduce::make_gradient_reducer(
+    std::vector<GradientBucket> buckets, const CommunicationOptions& options) {
+  for (const GradientBucket& bucket : buckets) {
+    for (const at::Tensor& memory : bucket.memory) {
+      if (!memory.device().is_cpu()) {
+        return CrossDeviceOps::make_gradient_reducer(std::move(buckets), options);
+      }
+    }
+  }
+  return std::make_unique<internal::HostGradientReducer>(std::move(buckets));
 }
 
 }  // namespace tutti

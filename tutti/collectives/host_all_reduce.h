@@ -6,6 +6,9 @@
 
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "tutti/collectives/cross_device_ops.h"
 
 namespace tutti {
@@ -14,6 +17,10 @@ namespace tutti {
 class HostAllReduce final : public CrossDeviceOps {
  public:
   using CrossDeviceOps::CrossDeviceOps;
+
+  /// Buckets in host memory are reduced while backward runs.
+  std::unique_ptr<GradientReducer> make_gradient_reducer(
+      std::vector<GradientBucket> buckets, const CommunicationOptions& options) override;
 
  private:
   at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,

@@ -23,6 +23,7 @@ class LocalExtended : public StrategyExtended {
                 const CommunicationOptions& communication_options = {});
 
   CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
+  uint64_t failed_runs() const override { return runner_.failed_runs(); }
   int threads_per_replica() const { return runner_.threads_per_replica(); }
 
   void meet(ReplicaContext& context, MeetingRequest& request) override {

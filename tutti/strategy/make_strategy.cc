@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/default_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
@@ -74,8 +75,12 @@ int read_count(const std::string& key, const nlohmann::json& value) {
 
 // The flags found, by name; takes them out of argv.
 std::map<std::string, std::string> take_flags(int& argc, char** argv) {
-  static const char* const kNames[] = {"--strategy", "--devices", "--threads-per-replica",
-                                       "--concurrent-replicas", "--strategy-config"};
+  static const char* const kNames[] = {"--strategy",
+                                       "--devices",
+                                       "--parameter-device",
+                                       "--threads-per-replica",
+                                       "--concurrent-replicas",
+                                       "--strategy-config"};
   std::map<std::string, std::string> found;
   int kept = argc > 0 ? 1 : 0;
   for (int i = 1; i < argc; ++i) {
@@ -115,13 +120,16 @@ StrategyConfig StrategyConfig::from_json(std::string_view text) {
         config.strategy = value.get<std::string>();
       } else if (key == "devices") {
         config.devices = read_devices(value);
+      } else if (key == "parameter_device") {
+        if (!value.is_string()) refuse_value(key, value, "a string");
+        config.parameter_device = value.get<std::string>();
       } else if (key == "threads_per_replica") {
         config.threads_per_replica = read_count(key, value);
       } else if (key == "concurrent_replicas") {
         config.concurrent_replicas = read_count(key, value);
       } else {
         refuse(message("unknown key \"", key,
-                       "\"; known are strategy, devices, "
+                       "\"; known are strategy, devices, parameter_device, "
                        "threads_per_replica, concurrent_replicas."));
       }
     }
@@ -148,6 +156,7 @@ StrategyConfig parse_strategy_flags(int& argc, char** argv) {
   }
   if (const auto name = flag("--strategy")) config.strategy = *name;
   if (const auto devices = flag("--devices")) config.devices = split_devices(*devices);
+  if (const auto device = flag("--parameter-device")) config.parameter_device = *device;
   if (const auto count = flag("--threads-per-replica")) {
     config.threads_per_replica = parse_count("--threads-per-replica", *count);
   }
@@ -158,10 +167,19 @@ StrategyConfig parse_strategy_flags(int& argc, char** argv) {
 }
 
 Strategy make_strategy(const StrategyConfig& config) {
+  if (!config.parameter_device.empty() && config.strategy != "central_storage") {
+    refuse(message("parameter_device is \"", config.parameter_device, "\", but ", config.strategy,
+                   " has none; only central_storage has."));
+  }
   if (config.strategy == "mirrored") {
     return MirroredStrategy(config.devices,
                             {.runner = {.threads_per_replica = config.threads_per_replica,
                                         .concurrent_replicas = config.concurrent_replicas}});
+  }
+  if (config.strategy == "central_storage") {
+    return CentralStorageStrategy(config.devices, config.parameter_device,
+                                  {.runner = {.threads_per_replica = config.threads_per_replica,
+                                              .concurrent_replicas = config.concurrent_replicas}});
   }
   if (config.strategy == "one_device") {
     if (config.devices.size() > 1) {
@@ -176,7 +194,7 @@ Strategy make_strategy(const StrategyConfig& config) {
     return Strategy(default_strategy_extended());
   }
   refuse(message("unknown strategy \"", config.strategy,
-                 "\"; known are mirrored, one_device, default."));
+                 "\"; known are mirrored, central_storage, one_device, default."));
 }
 
 Strategy make_strategy(int& argc, char** argv) {
@@ -184,8 +202,10 @@ Strategy make_strategy(int& argc, char** argv) {
 }
 
 const char* strategy_flags_help() {
-  return "  --strategy=NAME           mirrored (default), one_device or default\n"
+  return "  --strategy=NAME           mirrored (default), central_storage, one_device or\n"
+         "                            default\n"
          "  --devices=LIST            e.g. CPU:0,CPU:1 or GPU:0; empty: all GPUs, else all CPUs\n"
+         "  --parameter-device=NAME   of central_storage, e.g. CPU:0\n"
          "  --threads-per-replica=N   0: usable cores divided by replicas\n"
          "  --concurrent-replicas=N   0: all at once; 1: one after the other\n"
          "  --strategy-config=FILE    the same settings as JSON; flags win over it\n";

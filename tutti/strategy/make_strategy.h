@@ -14,8 +14,10 @@ namespace tutti {
 
 /// What to make. Keys of the JSON form have the same names.
 struct StrategyConfig {
-  std::string strategy = "mirrored";  ///< "mirrored", "one_device" or "default"
+  /// "mirrored", "central_storage", "one_device" or "default"
+  std::string strategy = "mirrored";
   std::vector<std::string> devices = {};
+  std::string parameter_device = {};  ///< of central_storage
   int threads_per_replica = 0;
   int concurrent_replicas = 0;
 
@@ -29,8 +31,9 @@ struct StrategyConfig {
 Strategy make_strategy(const StrategyConfig& config);
 
 /// Takes these flags out of argv and leaves all others:
-///   --strategy=mirrored|one_device|default   --devices=CPU:0,CPU:1
-///   --threads-per-replica=N   --concurrent-replicas=N   --strategy-config=FILE
+///   --strategy=mirrored|central_storage|one_device|default   --devices=CPU:0,CPU:1
+///   --parameter-device=CPU:0   --threads-per-replica=N   --concurrent-replicas=N
+///   --strategy-config=FILE
 /// A flag wins over the file. "--flag value" is accepted as well.
 Strategy make_strategy(int& argc, char** argv);
 

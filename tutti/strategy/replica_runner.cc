@@ -9,7 +9,9 @@
 #include <string_view>
 #include <system_error>
 #include <typeinfo>
+#include <utility>
 
+#include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
 #include "tutti/base/error.h"
@@ -40,6 +42,12 @@ bool is_cancellation(const std::exception_ptr& error) {
   } catch (...) {
     return false;
   }
+}
+
+void add_explanation(c10::Error& error, const internal::ErrorExplainer& explainer,
+                     const ReplicaContext& context) {
+  std::string more = explainer.explain(context, error.what_without_backtrace());
+  if (!more.empty()) error.add_context(std::move(more));
 }
 
 int checked_threads(const std::string& who, const ReplicaRunnerOptions& options, size_t replicas) {
@@ -221,7 +229,13 @@ void ReplicaRunner::call_function(int replica) {
   const internal::FrameScope frame(&host_, me.context);
   std::optional<ReplicaRandom::Scope> random;
   if (me.random) random.emplace(*me.random);
-  fn_(*me.context);
+  try {
+    fn_(*me.context);
+  } catch (c10::Error& error) {
+    // The same object goes on, so its type does.
+    if (frame.explainer() != nullptr) add_explanation(error, *frame.explainer(), *me.context);
+    throw;
+  }
 }
 
 void ReplicaRunner::finish(int replica) {
@@ -279,7 +293,9 @@ void ReplicaRunner::rethrow_first_error() {
     found_cause = found_cause || is_cause;
     replica.error = nullptr;
   }
-  if (first != nullptr) std::rethrow_exception(first);
+  if (first == nullptr) return;
+  failed_runs_.fetch_add(1, std::memory_order_relaxed);
+  std::rethrow_exception(first);
 }
 
 WaitMode ReplicaRunner::wait_mode() const {

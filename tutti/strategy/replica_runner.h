@@ -74,6 +74,10 @@ class ReplicaRunner {
   /// entered its context. Throws on all replicas when the requests differ.
   void meet(int replica, MeetingRequest& request);
 
+  /// How many runs have ended with an exception: work that spans several meetings of a run is
+  /// void once the number has changed.
+  uint64_t failed_runs() const { return failed_runs_.load(std::memory_order_relaxed); }
+
   int size() const { return static_cast<int>(replicas_.size()); }
   int threads_per_replica() const { return threads_; }
 
@@ -137,6 +141,8 @@ class ReplicaRunner {
   const unsigned fork_count_;
   std::vector<Replica> replicas_;
   std::vector<MeetingNote> notes_;
+
+  std::atomic<uint64_t> failed_runs_{0};
 
   // One run.
   std::atomic<uint32_t> next_turn_{0};

@@ -71,6 +71,9 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   /// Where variables live.
   virtual const std::vector<DeviceSpec>& parameter_devices() const { return devices_; }
 
+  /// All replicas' parameters lie in one memory (central storage).
+  virtual bool shares_parameters() const { return false; }
+
   /// Null unless the strategy was made from a cluster.
   virtual const ClusterResolver* cluster_resolver() const { return nullptr; }
 
@@ -181,6 +184,15 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   [[nodiscard]] internal::ColocationScope colocate_vars_with(const Variable& variable);
 
   // ---- for those who write strategies
+
+  /// How many calls of call_for_each_replica have ended with an exception.
+  virtual uint64_t failed_runs() const { return 0; }
+
+  /// What sums gradients of all replicas.
+  virtual std::unique_ptr<GradientReducer> make_gradient_reducer(
+      std::vector<GradientBucket> buckets) {
+    return cross_device_ops().make_gradient_reducer(std::move(buckets), communication_options_);
+  }
 
   /// Memory for tensors that will be reduced.
   Arena& arena() { return cross_device_ops().arena(); }

@@ -96,6 +96,9 @@ class AggregatingVariable final : public VariableImpl {
 std::shared_ptr<VariableImpl> make_aggregating_variable(VariableDefinition definition,
                                                         size_t local_replicas) {
   TUTTI_CHECK(definition.components.size() == 1);
+  if (definition.options.synchronization == VariableSynchronization::kAuto) {
+    definition.options.synchronization = VariableSynchronization::kOnWrite;
+  }
   return std::make_shared<AggregatingVariable>(std::move(definition), local_replicas);
 }
 

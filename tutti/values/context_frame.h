@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <string>
+
 #include "tutti/base/call_site.h"
 
 namespace tutti {
@@ -14,6 +16,17 @@ class ReplicaHost;
 
 namespace internal {
 
+/// Knows more about an error of LibTorch than its text says. A layer above sets it on the frame of
+/// the replica that uses it; it must live until the replica's function has ended.
+class ErrorExplainer {
+ public:
+  /// What to add to an error with this text; empty if nothing.
+  virtual std::string explain(const ReplicaContext& context, const std::string& error) const = 0;
+
+ protected:
+  ~ErrorExplainer() = default;
+};
+
 /// A frame without a replica is a cross-replica context; within it one component of a
 /// variable may be under update.
 struct ContextFrame {
@@ -21,6 +34,7 @@ struct ContextFrame {
   ReplicaContext* replica = nullptr;
   int updated_component = -1;
   const ContextFrame* previous = nullptr;
+  mutable const ErrorExplainer* explainer = nullptr;
 };
 
 /// The innermost frame of this thread, or null outside of any.
@@ -43,6 +57,8 @@ class FrameScope {
   FrameScope(const FrameScope&) = delete;
   FrameScope& operator=(const FrameScope&) = delete;
   void* operator new(unsigned long) = delete;
+
+  const ErrorExplainer* explainer() const { return frame_.explainer; }
 
  private:
   ContextFrame frame_;

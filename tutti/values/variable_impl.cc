@@ -226,11 +226,13 @@ at::Tensor VariableImpl::nearest_value() const {
 
 at::Tensor VariableImpl::grad() const {
   const Place where = place("grad");
-  if (where.kind == Place::Kind::kCross && components().size() > 1) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                message("Variable::grad: ", describe(), " has ", components().size(),
-                        " copies, each with a gradient of its own. Ask inside Strategy::run, or "
-                        "take components()[i].grad()."));
+  if (where.kind == Place::Kind::kCross && value_parts() > 1) {
+    const bool shared = components().size() == 1;
+    throw Error(
+        ErrorCode::kFailedPrecondition,
+        message("Variable::grad: ", describe(), shared ? " is shared by " : " has ", value_parts(),
+                shared ? " replicas" : " copies", ", each with a gradient of its own. Ask inside ",
+                shared ? "Strategy::run." : "Strategy::run, or take components()[i].grad()."));
   }
   return local_component(where).grad();
 }

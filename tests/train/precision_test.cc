@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loss scaling, autocast and sparse gradients.
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tutti/strategy/central_storage_strategy.h"
+#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/train/autocast.h"
+#include "tutti/train/distributed_optimizer.h"
+#include "tutti/train/grad_scaler.h"
+#include "tutti/train/loss.h"
+
+#include "tests/support/expect_error.h"
+
+namespace tutti::precision_test {
+
+std::vector<std::string> devices(int n) {
+  std::vector<std::string> names;
+  for (int i = 0; i < n; ++i) names.push_back(message("CPU:", i));
+  return names;
+}
+
+int replica_id() { return get_replica_context()->replica_id_in_sync_group(); }
+
+TEST(GradScaler, all_replicas_leave_the_same_step_out_and_hold_the_same_scale) {
+  const MirroredStrategy strategy(devices(4));
+  auto model = replicate<torch::nn::LinearImpl>(strategy, torch::nn::LinearOptions(3, 1));
+  DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(0.1));
+  GradScaler scaler(strategy, {.init_scale = 1024, .growth_interval = 3});
+  std::vector<double> scales;
+  for (int step = 0; step < 8; ++step) {
+    const at::Tensor before = model.primary().weight.detach().clone();
+    const auto results = strategy.run([&] {
+      at::Tensor x = torch::ones({2, 3});
+      if (step == 1 && replica_id() == 2) x[0][0] = INFINITY;
+      const at::Tensor loss = average_loss(model->forward(x).square());
+      optimizer.zero_grad();
+      scaler.scale(loss).backward();
+      const StepResult result = scaler.step(optimizer);
+      scaler.update();
+      return result.updated;
+    });
+    for (size_t r = 0; r < results.size(); ++r) EXPECT_EQ(results[r], step != 1);
+    model.for_each(
+        [&](torch::nn::LinearImpl& copy) { EXPECT_EQ(at::equal(copy.weight, before), step == 1); });
+    scales.push_back(scaler.scale());
+  }
+  EXPECT_EQ(scales, (std::vector<double>{1024, 512, 512, 512, 1024, 1024, 1024, 2048}));
+}
+
+TEST(GradScaler, gives_the_update_without_scaling) {
+  const MirroredStrategy strategy(devices(2));
+  const auto train = [&](bool scaled) {
+    torch::manual_seed(3);
+    auto model = replicate<torch::nn::LinearImpl>(strategy, torch::nn::LinearOptions(3, 2));
+    DistributedOptimizer<torch::optim::Adam> optimizer(model, torch::optim::AdamOptions(0.1),
+                                                       {.clip_norm = 0.5});
+    GradScaler scaler(strategy, {.enabled = scaled});
+    for (int step = 0; step < 5; ++step) {
+      strategy.run([&] {
+        const at::Tensor x = torch::full({2, 3}, 0.25F * static_cast<float>(replica_id() + step));
+        const at::Tensor loss = average_loss(model->forward(x).square());
+        optimizer.zero_grad();
+        scaler.scale(loss).backward();
+        scaler.step(optimizer);
+        scaler.update();
+      });
+    }
+    return model.primary().weight.detach().clone();
+  };
+  EXPECT_TRUE(at::equal(train(true), train(false)));  // powers of two scale exactly
+}
+
+TEST(GradScaler, refuses_bad_options_and_wrong_places) {
+  const MirroredStrategy strategy(devices(2));
+  EXPECT_TUTTI_ERROR(GradScaler(strategy, {.growth_factor = 1}), ErrorCode::kInvalidArgument,
+                     "growth_factor");
+  EXPECT_TUTTI_ERROR(GradScaler(strategy, {.init_scale = 0}), ErrorCode::kInvalidArgument,
+                     "positive");
+  GradScaler scaler(strategy);
+  EXPECT_TUTTI_ERROR(scaler.update(), ErrorCode::kFailedPrecondition, "run()");
+}
+
+TEST(Autocast, computes_in_bfloat16_on_every_replica_and_sees_updates) {
+  const MirroredStrategy strategy(devices(2));
+  auto model = replicate<torch::nn::LinearImpl>(strategy, torch::nn::LinearOptions(8, 4));
+  DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(1.0));
+  const Autocast outside;  // over several steps
+  std::vector<at::Tensor> outputs;
+  for (int step = 0; step < 2; ++step) {
+    const auto results = strategy.run([&] {
+      const at::Tensor y = model->forward(torch::ones({2, 8}));
+      optimizer.minimize(average_loss(y.sum(1)));
+      return y.detach();
+    });
+    EXPECT_EQ(results[1].scalar_type(), at::kBFloat16);
+    outputs.push_back(results[1]);
+  }
+  EXPECT_FALSE(at::equal(outputs[0], outputs[1]));
+  EXPECT_TUTTI_ERROR(Autocast(at::kHalf), ErrorCode::kInvalidArgument, "bfloat16");
+}
+
+struct TableImpl : torch::nn::Module {
+  TableImpl() {
+    table = register_module("table",
+                            torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 4).sparse(true)));
+    out = register_module("out", torch::nn::Linear(4, 1));
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& rows) { return out(table(rows)); }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+
+template <class O, class Options>
+void compare_tables(const Strategy& strategy, Options options,
+                    const DistributedOptimizerOptions& distributed, bool stays_sparse) {
+  torch::manual_seed(11);
+  auto model = replicate<TableImpl>(strategy);
+  TableImpl plain;
+  {
+    torch::NoGradGuard no_grad;
+    auto from = model.primary().parameters();
+    auto to = plain.parameters();
+    for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+  }
+  // A dense table gives the same numbers, and works with every optimizer.
+  plain.table->options.sparse(false);
+  O reference(plain.parameters(), options);
+  DistributedOptimizer<O> optimizer(model, options, distributed);
+  const int replicas = strategy.num_replicas_in_sync();
+  for (int step = 0; step < 4; ++step) {
+    const at::Tensor rows = torch::randint(0, 50, {6 * replicas}, at::kLong);
+    reference.zero_grad();
+    plain.forward(rows).square().mean().backward();
+    if (distributed.clip_norm) {
+      torch::nn::utils::clip_grad_norm_(plain.parameters(), *distributed.clip_norm);
+    }
+    reference.step();
+    strategy.run([&] {
+      const at::Tensor mine = rows.narrow(0, 6 * replica_id(), 6);
+      optimizer.minimize(average_loss(model->forward(mine).square()));
+      EXPECT_EQ(model->table->weight.grad().is_sparse(), stays_sparse);
+    });
+  }
+  const double tolerance = distributed.clip_norm ? 1e-6 : 1e-9;
+  model.for_each([&](TableImpl& copy) {
+    EXPECT_TRUE(at::allclose(copy.table->weight, plain.table->weight, tolerance, tolerance));
+    EXPECT_TRUE(at::allclose(copy.out->weight, plain.out->weight, tolerance, tolerance));
+    at::Tensor gradient = copy.table->weight.grad();
+    if (gradient.is_sparse()) gradient = gradient.to_dense();
+    if (!distributed.clip_norm) {
+      EXPECT_TRUE(at::allclose(gradient, plain.table->weight.grad(), 1e-9, 1e-9));
+    }
+  });
+}
+
+TEST(SparseGradients, update_the_rows_that_some_replica_used) {
+  for (const int n : {1, 2, 3}) {
+    const MirroredStrategy mirrored(devices(n));
+    const CentralStorageStrategy central(devices(n));
+    for (const Strategy& strategy : {Strategy(mirrored), Strategy(central)}) {
+      compare_tables<torch::optim::SGD>(strategy, torch::optim::SGDOptions(0.5), {}, true);
+      compare_tables<torch::optim::SGD>(strategy, torch::optim::SGDOptions(0.5), {.clip_norm = 0.1},
+                                        true);
+      compare_tables<torch::optim::SGD>(strategy, torch::optim::SGDOptions(0.5), {.fused = false},
+                                        true);
+      compare_tables<torch::optim::Adagrad>(
+          strategy, torch::optim::AdagradOptions(0.5).initial_accumulator_value(0.1), {}, true);
+      compare_tables<torch::optim::SGD>(strategy, torch::optim::SGDOptions(0.5).momentum(0.9), {},
+                                        false);
+      compare_tables<torch::optim::Adam>(strategy, torch::optim::AdamOptions(0.1), {}, false);
+    }
+  }
+}
+
+}  // namespace tutti::precision_test

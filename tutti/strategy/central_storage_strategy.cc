@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/central_storage_strategy.h"
+
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/device/cpu_threads.h"
+#include "tutti/device/device_scope.h"
+#include "tutti/device/logical_devices.h"
+#include "tutti/strategy/local_extended.h"
+#include "tutti/values/variable_impl.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kName = "CentralStorageStrategy";
+
+class CentralStorageExtended final : public LocalExtended {
+ public:
+  CentralStorageExtended(const std::vector<DeviceSpec>& compute_devices,
+                         DeviceSpec parameter_device, const CentralStorageStrategyOptions& options)
+      : LocalExtended(kName, compute_devices, options.cross_device_ops, options.runner,
+                      options.communication_options),
+        parameter_devices_{std::move(parameter_device)} {}
+
+  const std::vector<DeviceSpec>& parameter_devices() const override { return parameter_devices_; }
+  bool shares_parameters() const override { return true; }
+
+ private:
+  // A definition may have several devices if the variable shall lie beside one that
+  // synchronises on read.
+  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition) override {
+    if (definition.options.synchronization == VariableSynchronization::kOnRead &&
+        num_local_replicas() > 1) {
+      if (definition.devices != worker_devices()) {
+        definition = define_variable(definition.host, definition.options, definition.components[0],
+                                     worker_devices());
+      }
+      return make_sync_on_read_variable(std::move(definition));
+    }
+    definition.devices.resize(1);
+    definition.components.resize(1);
+    if (num_local_replicas() == 1) return make_plain_variable(std::move(definition));
+    return make_aggregating_variable(std::move(definition),
+                                     static_cast<size_t>(num_local_replicas()));
+  }
+
+  std::vector<DeviceSpec> parameter_devices_;
+};
+
+DeviceSpec resolve_parameter_device(const std::vector<DeviceSpec>& compute_devices,
+                                    const std::string& name) {
+  if (name.empty() && compute_devices.size() == 1) return compute_devices[0];
+  const DeviceSpec device =
+      internal::logical_device_table().resolve(kName, {name.empty() ? "CPU:0" : name})[0];
+  for (const DeviceSpec& each : compute_devices) {
+    if (torch_device(each) == torch_device(device)) continue;
+    throw Error(ErrorCode::kUnimplemented,
+                message(kName, ": the parameters on ", device.short_name(),
+                        " do not lie in the memory of compute device ", each.short_name(),
+                        ", and replicas share them without copies. Name devices of one memory, "
+                        "or use MirroredStrategy, which has a copy on every device."));
+  }
+  return device;
+}
+
+std::shared_ptr<LocalExtended> make_extended(const std::vector<std::string>& compute_devices,
+                                             const std::string& parameter_device,
+                                             const CentralStorageStrategyOptions& options) {
+  const std::vector<DeviceSpec> devices =
+      internal::logical_device_table().resolve(kName, compute_devices);
+  auto extended = std::make_shared<CentralStorageExtended>(
+      devices, resolve_parameter_device(devices, parameter_device), options);
+  std::string list;
+  for (const DeviceSpec& device : devices) {
+    list += message(list.empty() ? "'" : ", '", device, "'");
+  }
+  const int threads = extended->threads_per_replica();
+  log(LogLevel::kInfo,
+      message("Using ", kName, " with compute devices (", list, ") and parameters on '",
+              extended->parameter_devices()[0], "'; ", threads,
+              threads == 1 ? " thread" : " threads", " per replica on ", usable_cores(),
+              usable_cores() == 1 ? " usable core" : " usable cores"));
+  return extended;
+}
+
+}  // namespace
+
+CentralStorageStrategy::CentralStorageStrategy(const std::vector<std::string>& compute_devices,
+                                               const std::string& parameter_device,
+                                               const CentralStorageStrategyOptions& options)
+    : Strategy(make_extended(compute_devices, parameter_device, options)) {}
+
+}  // namespace tutti

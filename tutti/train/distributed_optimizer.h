@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An optimizer of torch::optim, or your own, for a replicated module. In the step function of a
+// strategy:
+//
+//   auto loss = tutti::average_loss(cross_entropy(model->forward(x), y));
+//   optimizer.zero_grad();
+//   loss.backward();     // gradients of all replicas are summed while this runs
+//   optimizer.step();    // every replica's parameters change in the same way
+//
+// Gradients are summed, not averaged; average_loss() makes that right. docs/guide/training-loop.md
+// has more.
+
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+
+#include "tutti/base/call_site.h"
+#include "tutti/train/optimizer_core.h"
+#include "tutti/train/optimizer_options.h"
+#include "tutti/train/replicated.h"
+#include "tutti/train/torch_rules.h"
+
+namespace tutti {
+
+/// Parameters, by their names, that have options of their own.
+template <class Options>
+struct ParameterGroup {
+  std::vector<std::string> parameters;
+  Options options;
+};
+
+/// O is one of torch::optim or a class of yours derived from torch::optim::Optimizer that can be
+/// made from (parameters or groups, options). SGD, Adam, AdamW, Adagrad and RMSprop run as fused
+/// loops over all parameters, spread over the replicas; any other O updates the parameters of the
+/// first replica by its own step(), which are then copied to the rest. State exists once in the
+/// process.
+///
+/// One object for all replicas. Inside run() every replica calls the same functions in the same
+/// order; step(), and zero_grad() after a backward without step(), are meeting points.
+template <class O>
+class DistributedOptimizer {
+  static_assert(!std::is_same_v<O, torch::optim::LBFGS>,
+                "DistributedOptimizer: LBFGS calls the loss function several times in a step, on "
+                "one replica's data only, so it cannot be distributed; use SGD, Adam, AdamW, "
+                "Adagrad, RMSprop or an optimizer of your own that makes one update per step");
+  static_assert(std::derived_from<O, torch::optim::Optimizer>,
+                "DistributedOptimizer: the class must be derived from torch::optim::Optimizer");
+
+ public:
+  /// The options of O if the library knows it, so that `0.1` or `{0.1}` will do.
+  using Known = typename internal::known_options<O>::type;
+
+  /// All parameters of the model that require a gradient, with the same options. Not inside run().
+  template <class M>
+  DistributedOptimizer(const Replicated<M>& model, const Known& options,
+                       const DistributedOptimizerOptions& distributed = {})
+      : DistributedOptimizer(
+            model.modules(),
+            std::vector<ParameterGroup<Known>>{{model.modules()->parameter_names(), options}},
+            options, distributed) {}
+  template <class M, class Options>
+    requires(!std::convertible_to<Options, Known>)
+  DistributedOptimizer(const Replicated<M>& model, const Options& options,
+                       const DistributedOptimizerOptions& distributed = {})
+      : DistributedOptimizer(
+            model.modules(),
+            std::vector<ParameterGroup<Options>>{{model.modules()->parameter_names(), options}},
+            options, distributed) {}
+
+  /// Groups of parameters; those in no group are not changed. Throws kNotFound for an unknown name
+  /// and kInvalidArgument for one that is listed twice.
+  template <class M>
+  DistributedOptimizer(const Replicated<M>& model, const std::vector<ParameterGroup<Known>>& groups,
+                       const DistributedOptimizerOptions& distributed = {})
+      : DistributedOptimizer(model.modules(), groups,
+                             groups.empty() ? throw_no_groups<Known>() : groups.front().options,
+                             distributed) {}
+  template <class M, class Options>
+    requires(!std::same_as<Options, Known>)
+  DistributedOptimizer(const Replicated<M>& model,
+                       const std::vector<ParameterGroup<Options>>& groups,
+                       const DistributedOptimizerOptions& distributed = {})
+      : DistributedOptimizer(model.modules(), groups,
+                             groups.empty() ? throw_no_groups<Options>() : groups.front().options,
+                             distributed) {}
+
+  /// Drops the gradients of the calling replica, so that backward begins anew.
+  void zero_grad(CallSite site = CallSite::current()) { core_->zero_grad(site); }
+
+  /// Updates all parameters by the sum of all replicas' gradients. False if it did not: in between
+  /// with `accumulate`, or because a gradient was not finite. After it gradients hold the sums.
+  StepResult step(CallSite site = CallSite::current()) { return core_->step({}, site); }
+  StepResult step(const StepControl& control, CallSite site = CallSite::current()) {
+    return core_->step(control, site);
+  }
+
+  /// zero_grad(), backward() of the loss, step().
+  StepResult minimize(const at::Tensor& loss, CallSite site = CallSite::current()) {
+    zero_grad(site);
+    loss.backward();
+    return step(site);
+  }
+
+  /// Sums the gradients before step(), for those who want to read or change them; a change must be
+  /// the same on all replicas.
+  void synchronize(CallSite site = CallSite::current()) { core_->synchronize(site); }
+
+  /// While the result lives, backward only adds to the gradients of the calling replica:
+  /// for all but the last backward before a step().
+  [[nodiscard]] std::shared_ptr<void> no_sync(CallSite site = CallSite::current()) {
+    return core_->no_sync(site);
+  }
+
+  /// tutti::average_loss() for steps of several backward passes: the average over all examples
+  /// since the last step(), whatever the sizes of the batches. Call it once for each backward, and
+  /// do not mix it with tutti::average_loss() in one step.
+  at::Tensor average_loss(const at::Tensor& per_example,
+                          const std::optional<at::Tensor>& weights = {},
+                          CallSite site = CallSite::current()) {
+    return core_->average_loss(per_example, weights, site);
+  }
+
+  /// The optimizer of the first replica: its groups hold the options that count, so a scheduler of
+  /// torch::optim works on it. Change options between runs only. Fused optimizers keep their state
+  /// elsewhere, so saving this one saves options alone; groups cannot be added later.
+  O& torch_optimizer() { return *optimizer_; }
+  operator torch::optim::Optimizer&() {
+    return *optimizer_;
+  }  // NOLINT(google-explicit-constructor)
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
+    return optimizer_->param_groups();
+  }
+
+  /// Bytes this process holds for all its replicas: parameters (with float32 copies of 16-bit
+  /// ones), and fused optimizer state.
+  size_t parameter_bytes() const { return core_->parameter_bytes(); }
+  size_t state_bytes() const { return core_->state_bytes(); }
+
+ private:
+  template <class Options>
+  DistributedOptimizer(const std::shared_ptr<ReplicatedModules>& modules,
+                       const std::vector<ParameterGroup<Options>>& groups, const Options& defaults,
+                       const DistributedOptimizerOptions& distributed) {
+    std::vector<std::vector<size_t>> numbers;
+    std::vector<torch::optim::OptimizerParamGroup> torch_groups;
+    for (const ParameterGroup<Options>& group : groups) {
+      std::vector<at::Tensor> tensors;
+      numbers.emplace_back();
+      for (const std::string& name : group.parameters) {
+        numbers.back().push_back(modules->parameter_index(name));
+        const at::Tensor& parameter = modules->parameter(0, numbers.back().back());
+        if (parameter.requires_grad()) tensors.push_back(parameter);
+      }
+      torch_groups.emplace_back(std::move(tensors), std::make_unique<Options>(group.options));
+    }
+    optimizer_ = make_optimizer(std::move(torch_groups), defaults);
+    OptimizerCore::Update update;
+    update.step = [optimizer = optimizer_.get()] { optimizer->step(); };
+    using Fused = typename internal::fused_options<O>::type;
+    if constexpr (!std::is_void_v<Fused>) {
+      update.rules = [optimizer = optimizer_.get()](std::vector<UpdateRule>& rules) {
+        rules.clear();
+        for (const auto& group : optimizer->param_groups()) {
+          rules.push_back(rule_of(static_cast<const Fused&>(group.options())));
+        }
+      };
+    }
+    core_ = std::make_shared<OptimizerCore>(modules, numbers, distributed, std::move(update));
+  }
+
+  template <class Options>
+  static std::unique_ptr<O> make_optimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
+                                           const Options& defaults) {
+    constexpr bool takes_groups =
+        std::constructible_from<O, std::vector<torch::optim::OptimizerParamGroup>, Options>;
+    constexpr bool takes_parameters = std::constructible_from<O, std::vector<at::Tensor>, Options>;
+    static_assert(takes_groups || takes_parameters,
+                  "DistributedOptimizer: the optimizer cannot be made from (vector of "
+                  "OptimizerParamGroup or of Tensor, options)");
+    if constexpr (takes_groups) {
+      return std::make_unique<O>(std::move(groups), defaults);
+    } else if constexpr (takes_parameters) {
+      if (groups.size() != 1) internal::throw_no_group_support(groups.size());
+      return std::make_unique<O>(groups.front().params(), defaults);
+    }
+  }
+
+  template <class Options>
+  static const Options& throw_no_groups() {
+    internal::throw_empty_groups();
+  }
+
+  std::unique_ptr<O> optimizer_;
+  std::shared_ptr<OptimizerCore> core_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Optimizer state in flat buffers, and the fused update of one chunk. There is one copy of the
+// state in the process, whatever the number of replicas: each updates a part of it.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tutti/collectives/arena.h"
+#include "tutti/train/internal/flat_parameters.h"
+#include "tutti/train/update_rules/update_rule.h"
+
+namespace tutti::internal {
+
+/// A slot whose parameters differ between replica 0 and another one, as a number that grows with
+/// the slot.
+struct Difference {
+  size_t slot = 0;
+  size_t replica = 0;
+
+  int64_t code() const { return static_cast<int64_t>(slot << 16 | replica); }
+  static Difference of(int64_t code) {
+    return {static_cast<size_t>(code) >> 16, static_cast<size_t>(code) & 0xffff};
+  }
+};
+
+/// Chunks may be updated at the same time; everything else alone.
+class FlatState {
+ public:
+  explicit FlatState(FlatParameters& flat);
+
+  /// Whether the rules need state that is not there yet.
+  bool lacks_state(std::span<const UpdateRule> rules) const;
+
+  /// Adds what the rules need, and takes the parameters in `live` into account from now on, with
+  /// the number of `updates` so far.
+  void prepare(std::span<const UpdateRule> rules, const std::vector<uint8_t>& live,
+               const std::vector<GradientChunk>& chunks, int64_t updates);
+
+  /// Takes the state over from one of another layout of the same parameters.
+  void take_over(const FlatState& old);
+
+  /// Updates the parameters of all replicas in a chunk by the gradients of the first, times
+  /// `factor`; afterwards gradients that can be read hold the product too. With `check` returns the
+  /// code of a Difference that was there before, or -1.
+  int64_t update(const GradientChunk& chunk, std::span<const UpdateRule> rules, double factor,
+                 int64_t updates, bool check);
+
+  size_t bytes() const;
+  size_t master_bytes() const;
+
+ private:
+  // Elements of a buffer that are updated alike.
+  struct Piece {
+    size_t buffer;
+    size_t slot;  // the first
+    size_t group;
+    int64_t first_update;
+    int64_t begin;
+    int64_t end;
+  };
+
+  std::byte* gradient_of(size_t replica, const Piece& piece) const;
+  int64_t find_difference(const Piece& piece) const;
+  void scale_gradients(const Piece& piece, double factor) const;
+  template <class T>
+  void update_piece(const Piece& piece, const UpdateRule& rule, double factor, int64_t updates);
+
+  FlatParameters& flat_;
+  HeapArena arena_;
+  int num_states_ = 0;
+  std::vector<std::array<at::Tensor, kMaxRuleStates>> states_;  // of each buffer
+  std::vector<at::Tensor> masters_;                             // of each buffer that has one
+  std::vector<int64_t> first_update_;                           // of each slot; -1: never yet
+  std::vector<std::vector<Piece>> pieces_;                      // of each chunk
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Parameters whose gradients are sparse: tables of which a step uses few rows. Only rows that some
+// replica used are summed, updated and copied. They lie outside of the flat buffers.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tutti/train/replicated_modules.h"
+#include "tutti/train/update_rules/update_rule.h"
+
+namespace tutti::internal {
+
+/// Numbers of the weights of embeddings that were made with sparse(true).
+std::vector<size_t> find_sparse_parameters(const ReplicatedModules& modules);
+
+/// Whether the rule changes no row that has no gradient.
+bool keeps_other_rows(const UpdateRule& rule);
+
+/// A step: collect() on each replica, sum() by all in a meeting, then update() by all in another,
+/// and publish() on each. Replica r, as a worker, does the r-th part of every table's rows.
+class SparseParameters {
+ public:
+  struct Entry {
+    size_t parameter;
+    size_t group;
+  };
+
+  SparseParameters(const ReplicatedModules& modules, const std::vector<Entry>& entries);
+
+  bool empty() const { return tables_.empty(); }
+  void clear(size_t replica);
+  void collect(size_t replica);
+  void sum(size_t replica);
+
+  // After sum(), alone.
+  double square_sum() const;
+  bool is_finite() const { return non_finite().empty(); }
+  std::vector<std::string> non_finite() const;
+  void scale(double factor);
+  void prepare(std::span<const UpdateRule> rules);
+
+  void update(size_t replica, std::span<const UpdateRule> rules, double factor, int64_t updates);
+
+  /// Instead of update(), when another has updated the first replica's tables.
+  void copy_tables(size_t replica);
+
+  /// Takes over the state of the same tables, in another dtype perhaps. Their sums are not: they
+  /// must be collected and summed again.
+  void take_over(const SparseParameters& old);
+
+  /// Replicas that share parameters share the tables again, with the values of the first.
+  void alias();
+
+  void publish(size_t replica);
+
+  size_t parameter_bytes() const;
+  size_t state_bytes() const;
+
+ private:
+  struct Gradient {
+    at::Tensor rows;    // int64, ascending
+    at::Tensor values;  // a row of values for each
+  };
+  struct Part {  // what one worker has summed
+    std::vector<int64_t> rows;
+    at::Tensor values;
+  };
+  struct Table {
+    Entry entry;
+    int64_t num_rows = 0;
+    int64_t row_size = 0;
+    std::vector<Gradient> gradients;  // of each replica
+    std::vector<Part> parts;          // of each worker
+    std::vector<at::Tensor> state;
+  };
+
+  void sum_part(Table& table, size_t worker) const;
+  template <class T>
+  void update_rows(Table& table, const Part& part, const UpdateRule& rule, double factor,
+                   int64_t updates);
+  void copy_row(const Table& table, int64_t row) const;
+  at::Tensor& parameter(const Table& table, size_t replica) const {
+    return modules_.parameter(replica, table.entry.parameter);
+  }
+
+  const ReplicatedModules& modules_;
+  bool shared_;
+  std::vector<Table> tables_;
+};
+
+}  // namespace tutti::internal

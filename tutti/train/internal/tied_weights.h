@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights that layers share. LibTorch's clone() gives every layer a weight of its own; here they
+// are tied again.
+
+#pragma once
+
+#include <torch/nn/module.h>
+
+namespace tutti::internal {
+
+/// Ties the weights of `clone` as those of `original` are. Throws kInvalidArgument for a tie that
+/// only the module's own constructor can make.
+void tie_as(const torch::nn::Module& original, torch::nn::Module& clone);
+
+}  // namespace tutti::internal

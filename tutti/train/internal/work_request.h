@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A meeting at which replicas do a piece of work of an object they share.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "tutti/base/function_ref.h"
+#include "tutti/values/meeting.h"
+
+namespace tutti::internal {
+
+/// `function` is a literal, `owner` the object; both must be the same on all replicas, and so must
+/// `argument`.
+class WorkRequest final : public MeetingRequest {
+ public:
+  WorkRequest(const char* function, CallSite site, Completer completer, const void* owner,
+              uint64_t argument, FunctionRef<void()> work)
+      : MeetingRequest(function, site, completer), owner_(owner), argument_(argument), work_(work) {
+    mark(reinterpret_cast<uintptr_t>(owner));
+    mark(reinterpret_cast<uintptr_t>(function));
+    mark(argument);
+  }
+
+  std::string describe() const override;
+  void complete(std::span<MeetingRequest* const>) override { work_(); }
+
+ private:
+  const void* owner_;
+  uint64_t argument_;
+  FunctionRef<void()> work_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/train/loss.h"
+
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/div.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mul.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/nest/print.h"
+#include "tutti/strategy/strategy.h"
+#include "tutti/train/internal/weights.h"
+#include "tutti/values/context_frame.h"
+
+namespace tutti {
+namespace {
+
+[[noreturn]] void refuse(const char* function, const std::string& reason) {
+  throw Error(ErrorCode::kInvalidArgument, message(function, ": ", reason));
+}
+
+ReplicaContext& replica(const char* function, CallSite site = internal::last_context_site()) {
+  ReplicaContext* const context = get_replica_context(site);
+  if (context != nullptr) return *context;
+  throw Error(ErrorCode::kFailedPrecondition,
+              message(function,
+                      ": called in cross-replica context, but a loss belongs to a replica. Call it "
+                      "inside the function given to Strategy::run."));
+}
+
+void check_loss(const char* function, const at::Tensor& loss) {
+  if (!loss.defined() || loss.layout() != at::kStrided || !loss.is_floating_point()) {
+    refuse(function, message("the loss is ", describe(loss),
+                             ", but it must be a dense floating-point tensor."));
+  }
+}
+
+// A mean of this replica's rows would be averaged once more, with the wrong weight.
+void check_not_reduced(const char* function, const at::Tensor& per_example, bool scalar_weight,
+                       int replicas) {
+  if (per_example.dim() > 0 || scalar_weight || replicas == 1) return;
+  refuse(function,
+         message("the loss has no dimensions, so it looks like a mean that was made on one of ",
+                 replicas,
+                 " replicas. Give one loss for each example (reduction torch::kNone), or a weight "
+                 "without dimensions beside it."));
+}
+
+at::Tensor in_full_precision(const at::Tensor& loss) {
+  const at::ScalarType type = loss.scalar_type();
+  return type == at::kHalf || type == at::kBFloat16 ? loss.to(at::kFloat) : loss;
+}
+
+// The sum in float64; refuses what cannot be a weight.
+double sum_of_weights(const char* function, const ReplicaContext& context,
+                      const at::Tensor& weights) {
+  if (weights.numel() == 0) return 0;
+  const at::Tensor values = weights.detach().to(at::kDouble);
+  const auto sum = values.sum().item<double>();
+  const auto least = values.min().item<double>();
+  if (std::isfinite(sum) && least >= 0) return sum;
+  refuse(function, message("replica ", context.replica_id_in_sync_group(),
+                           std::isfinite(sum) ? message(" has the negative weight ", least)
+                                              : message(" has weights whose sum is ", sum),
+                           "; weights must be finite and not negative."));
+}
+
+double add_weights(const char* function, ReplicaContext& context, double mine, CallSite site) {
+  const double total = context.all_reduce(ReduceOp::kSum, mine, {}, site);
+  if (!std::isfinite(total)) {
+    refuse(function,
+           message("the weights of all replicas together are ", total, "; they must be finite."));
+  }
+  return total;
+}
+
+at::Tensor weighted_sum(const at::Tensor& loss, const std::optional<at::Tensor>& weights) {
+  return weights ? at::mul(loss, weights->to(loss.options())).sum() : loss.sum();
+}
+
+// Without weight the loss is 0 even if an example's is not finite; it stays in the graph.
+// The gradient of a sum over rows of one CPU tensor: the same number for each. As a node of its own
+// it costs a fraction of what a sum and a division cost in small models.
+class AverageBackward final : public torch::autograd::Node {
+ public:
+  AverageBackward(const at::Tensor& per_example, double total)
+      : Node(torch::autograd::collect_next_edges(per_example)),
+        sizes_(per_example.sizes().vec()),
+        options_(per_example.options()),
+        total_(total) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const at::Tensor& gradient = gradients[0];
+    if (!gradient.defined() || !should_compute_output(0)) return {at::Tensor()};
+    if (c10::GradMode::is_enabled()) return {at::div(gradient, total_).expand(sizes_)};
+    return {at::full(sizes_, gradient.item<double>() / total_, options_)};
+  }
+
+  std::string name() const override { return "AverageLossBackward"; }
+
+ private:
+  std::vector<int64_t> sizes_;
+  at::TensorOptions options_;
+  double total_;
+};
+
+constexpr int64_t kFewElements = 4096;
+
+bool is_few_on_host(const at::Tensor& loss) {
+  return loss.device().is_cpu() && loss.is_contiguous() && loss.numel() <= kFewElements &&
+         (loss.scalar_type() == at::kFloat || loss.scalar_type() == at::kDouble);
+}
+
+template <class T>
+double sum_of(const at::Tensor& loss) {
+  const T* const data = loss.data_ptr<T>();
+  return std::accumulate(data, data + loss.numel(), 0.0);
+}
+
+at::Tensor average_of_few(const at::Tensor& loss, double total) {
+  const double sum = loss.scalar_type() == at::kFloat ? sum_of<float>(loss) : sum_of<double>(loss);
+  at::Tensor average;
+  {
+    const c10::AutoGradMode no_grad(false);
+    average = at::full({}, sum / total, loss.options().requires_grad(false));
+  }
+  if (c10::GradMode::is_enabled() && loss.requires_grad()) {
+    torch::autograd::create_gradient_edge(average, std::make_shared<AverageBackward>(loss, total));
+  }
+  return average;
+}
+
+at::Tensor divided(const at::Tensor& per_example, const std::optional<at::Tensor>& weights,
+                   double total) {
+  const at::Tensor loss = in_full_precision(per_example);
+  if (total == 0) return loss.reshape({-1}).slice(0, 0, 0).sum();
+  if (!weights && is_few_on_host(loss)) return average_of_few(loss, total);
+  return at::div(weighted_sum(loss, weights), total);
+}
+
+}  // namespace
+
+at::Tensor average_loss(const at::Tensor& per_example, const std::optional<at::Tensor>& weights,
+                        CallSite site) {
+  constexpr const char* kFunction = "average_loss";
+  ReplicaContext& context = replica(kFunction, site);
+  internal::check_per_example(kFunction, per_example, weights, context.num_replicas_in_sync());
+  std::optional<at::Tensor> fitting;
+  auto mine = static_cast<double>(per_example.numel());
+  if (weights) {
+    fitting = internal::broadcast_weights(kFunction, *weights, "the loss", per_example);
+    mine = sum_of_weights(kFunction, context, *fitting);
+  }
+  return divided(per_example, fitting, add_weights(kFunction, context, mine, site));
+}
+
+at::Tensor average_loss_over(const at::Tensor& per_example, double total_weight,
+                             const std::optional<at::Tensor>& weights) {
+  constexpr const char* kFunction = "average_loss_over";
+  const ReplicaContext& context = replica(kFunction);
+  check_loss(kFunction, per_example);
+  if (!std::isfinite(total_weight) || total_weight < 0) {
+    refuse(kFunction, message("the total weight is ", total_weight,
+                              "; it must be finite and not negative. global_weight() adds the "
+                              "weights of all replicas."));
+  }
+  std::optional<at::Tensor> fitting;
+  if (weights) {
+    fitting = internal::broadcast_weights(kFunction, *weights, "the loss", per_example);
+    sum_of_weights(kFunction, context, *fitting);
+  }
+  return divided(per_example, fitting, total_weight);
+}
+
+double global_weight(const at::Tensor& weights, CallSite site) {
+  constexpr const char* kFunction = "global_weight";
+  ReplicaContext& context = replica(kFunction, site);
+  return add_weights(
+      kFunction, context,
+      sum_of_weights(kFunction, context,
+                     internal::broadcast_weights(kFunction, weights, "themselves", weights)),
+      site);
+}
+
+double global_weight(double weight, CallSite site) {
+  constexpr const char* kFunction = "global_weight";
+  ReplicaContext& context = replica(kFunction, site);
+  if (!std::isfinite(weight) || weight < 0) {
+    refuse(kFunction, message("replica ", context.replica_id_in_sync_group(), " has the weight ",
+                              weight, "; weights must be finite and not negative."));
+  }
+  return add_weights(kFunction, context, weight, site);
+}
+
+at::Tensor scale_regularization_loss(const at::Tensor& loss) {
+  constexpr const char* kFunction = "scale_regularization_loss";
+  const ReplicaContext& context = replica(kFunction);
+  check_loss(kFunction, loss);
+  return divided(loss, std::nullopt, context.num_replicas_in_sync());
+}
+
+at::Tensor compute_average_loss(const at::Tensor& per_example,
+                                const std::optional<at::Tensor>& sample_weight,
+                                std::optional<int64_t> global_batch_size) {
+  constexpr const char* kFunction = "compute_average_loss";
+  const ReplicaContext& context = replica(kFunction);
+  check_loss(kFunction, per_example);
+  if (!global_batch_size) {
+    if (per_example.dim() == 0) {
+      refuse(kFunction,
+             "the loss has no dimensions, so it has no rows to count. Give one loss for each "
+             "example (reduction torch::kNone), or the global batch size.");
+    }
+    global_batch_size = per_example.size(0) * context.num_replicas_in_sync();
+  }
+  if (*global_batch_size < 0) {
+    refuse(kFunction,
+           message("the global batch size is ", *global_batch_size, "; it must be 0 or more."));
+  }
+  std::optional<at::Tensor> fitting = sample_weight;
+  if (fitting && fitting->defined() && fitting->dim() > 0 &&
+      fitting->dim() + 1 == per_example.dim()) {
+    fitting = fitting->unsqueeze(-1);
+  }
+  if (fitting) fitting = internal::broadcast_weights(kFunction, *fitting, "the loss", per_example);
+  return divided(per_example, fitting, static_cast<double>(*global_batch_size));
+}
+
+namespace internal {
+
+void check_per_example(const char* who, const at::Tensor& per_example,
+                       const std::optional<at::Tensor>& weights, int replicas) {
+  check_loss(who, per_example);
+  const bool scalar_weight = weights && weights->defined() && weights->dim() == 0;
+  check_not_reduced(who, per_example, scalar_weight, replicas);
+}
+
+}  // namespace internal
+
+}  // namespace tutti

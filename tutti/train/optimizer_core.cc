@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A step has up to three meetings of all replicas:
+//
+//   reduce   what is left of the sums; if nothing needs a decision, each chunk is updated by the
+//            thread that has just summed it, and the step is over
+//   settle   one replica looks at the whole: parameters that LibTorch moved, gradients that came
+//            for the first time or are missing, the norm, numbers that are not finite
+//   update   all replicas update their share
+//
+// Whether there are one or three is the same on all replicas: it depends on options and on flags
+// that are set before a replica comes to the first meeting.
+
+#include "tutti/train/optimizer_core.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include <c10/core/AutogradState.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/train/internal/flat_kernels.h"
+#include "tutti/train/internal/flat_parameters.h"
+#include "tutti/train/internal/flat_state.h"
+#include "tutti/train/internal/gradient_buckets.h"
+#include "tutti/train/internal/sparse_parameters.h"
+#include "tutti/train/internal/weights.h"
+#include "tutti/train/internal/work_request.h"
+#include "tutti/train/loss.h"
+
+namespace tutti {
+namespace {
+
+std::string quoted_list(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += message(list.empty() ? "'" : ", '", name, "'");
+  return list;
+}
+
+}  // namespace
+
+// ---- who calls ---------------------------------------------------------------------------------
+
+size_t OptimizerCore::enter(const char* function, CallSite site) {
+  return modules_->current_replica(function, site);
+}
+
+void OptimizerCore::meet(const char* function, bool all, size_t replica, CallSite site,
+                         uint64_t argument, FunctionRef<void()> work) {
+  internal::WorkRequest request(
+      function, site, all ? MeetingRequest::Completer::kAll : MeetingRequest::Completer::kFirst,
+      this, argument, work);
+  extended_.meet(extended_.replica_context(static_cast<int>(replica)), request);
+}
+
+// What replicas had begun when a run failed is void. The first that notices cleans up what they
+// share; each cleans up its own before it gives anything to the reducer.
+void OptimizerCore::forget_failed_run(size_t replica) {
+  const uint64_t failed_runs = extended_.failed_runs();
+  Replica& me = replicas_[replica];
+  if (me.failed_runs == failed_runs) return;
+  {
+    const MutexLock lock(mutex_);
+    if (failed_runs_ != failed_runs) {
+      failed_runs_ = failed_runs;
+      reducer_->reset();
+      news_.store(true, std::memory_order_relaxed);
+      different_.store(-1, std::memory_order_relaxed);
+    }
+  }
+  me.failed_runs = failed_runs;
+  me.is_synchronized = false;
+  me.no_sync = 0;
+  end_window(replica);
+  buckets_->forget(replica);
+  sparse_->clear(replica);
+}
+
+// The modules were converted to another dtype between runs, which all replicas see.
+void OptimizerCore::attach_converted(const char* function, size_t replica, CallSite site) {
+  Replica& me = replicas_[replica];
+  if (me.conversions == modules_->conversions()) return;
+  const auto work = [this] {
+    conversions_ = modules_->conversions();
+    if (flat_->has_layout_dtypes() && sparse_->empty()) return;
+    rebuild();
+    news_.store(true, std::memory_order_relaxed);
+  };
+  meet(function, false, replica, site, 1, work);
+  me.conversions = conversions_;
+}
+
+void OptimizerCore::update_synchronizing(size_t replica) {
+  const Replica& me = replicas_[replica];
+  buckets_->set_synchronizing(replica,
+                              me.no_sync == 0 && me.micro_steps + 1 >= options_.accumulate);
+}
+
+void OptimizerCore::end_window(size_t replica) {
+  Replica& me = replicas_[replica];
+  me.micro_steps = 0;
+  me.reference_weight = 0;
+  me.total_weight = 0;
+  me.used_weight = 0;
+  update_synchronizing(replica);
+}
+
+std::shared_ptr<void> OptimizerCore::no_sync(CallSite site) {
+  const size_t replica = enter("DistributedOptimizer::no_sync", site);
+  forget_failed_run(replica);
+  ++replicas_[replica].no_sync;
+  update_synchronizing(replica);
+  const uint64_t failed_runs = replicas_[replica].failed_runs;
+  return {nullptr, [core = shared_from_this(), replica, failed_runs](void*) {
+            Replica& me = core->replicas_[replica];
+            if (me.failed_runs != failed_runs || me.no_sync == 0) return;
+            --me.no_sync;
+            core->update_synchronizing(replica);
+          }};
+}
+
+// ---- steps -------------------------------------------------------------------------------------
+
+// Dropping gradients drops the weights of their losses, not that of a loss still to come.
+void OptimizerCore::note_backward(size_t replica) {
+  Replica& me = replicas_[replica];
+  if (buckets_->take_backward_ran(replica)) me.used_weight = me.total_weight;
+}
+
+void OptimizerCore::zero_grad(CallSite site) {
+  const char* const function = "DistributedOptimizer::zero_grad";
+  const size_t replica = enter(function, site);
+  forget_failed_run(replica);
+  attach_converted(function, replica, site);
+  Replica& me = replicas_[replica];
+  if (me.micro_steps > 0) return;
+  note_backward(replica);
+  if (me.no_sync > 0 && me.used_weight > 0) return;
+  if (buckets_->has_begun(replica)) {
+    // Others may be summing gradients of this replica.
+    const auto work = [this] { reducer_->reset(); };
+    meet(function, false, replica, site, 0, work);
+  }
+  me.is_synchronized = false;
+  me.total_weight -= me.used_weight;
+  me.used_weight = 0;
+  buckets_->clear(replica);
+  sparse_->clear(replica);
+}
+
+bool OptimizerCore::needs_norm(const StepControl& control) const {
+  return options_.clip_norm || options_.non_finite != NonFinite::kIgnore || control.skip_non_finite;
+}
+
+// Each chunk can be updated as soon as it is summed.
+bool OptimizerCore::is_simple(const StepControl& control, const Replica& me) const {
+  return fused_ && sparse_->empty() && !needs_norm(control) && control.gradient_factor == 1 &&
+         !me.is_synchronized;
+}
+
+void OptimizerCore::measure(const GradientChunk& chunk) {
+  const at::Tensor& memory = reducer_->buckets()[chunk.bucket].memory[0];
+  if (!memory.device().is_cpu() || !memory.is_floating_point()) {
+    const c10::AutoGradMode no_grad(false);
+    const at::Tensor part = memory.narrow(0, chunk.begin, chunk.end - chunk.begin).abs();
+    square_sums_[chunk.index] = part.to(at::kDouble).square().sum().item<double>();
+    finite_[chunk.index] = part.isfinite().all().item<bool>() ? 1 : 0;
+    return;
+  }
+  const size_t slot = flat_->layout().buckets[chunk.bucket].first_slot;
+  const auto* const data = static_cast<const std::byte*>(flat_->gradient_place(0, slot));
+  const auto sum = internal::square_sum(
+      memory.scalar_type(), data + chunk.begin * static_cast<int64_t>(memory.element_size()),
+      chunk.end - chunk.begin);
+  square_sums_[chunk.index] = sum.sum;
+  finite_[chunk.index] = sum.finite ? 1 : 0;
+}
+
+// In a meeting of all. Returns whether the chunks were updated.
+bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
+  Replica& me = replicas_[replica];
+  me.is_measured = with_norm;
+  if (!me.is_synchronized) sparse_->sum(replica);
+  const auto reduced = [&](const GradientChunk& chunk) {
+    if (with_update) {
+      note_difference(state_->update(chunk, me.rules, 1, me.updates, options_.check_every > 0));
+    } else if (with_norm) {
+      measure(chunk);
+    }
+  };
+  if (me.is_synchronized) {
+    for (size_t i = replica; with_norm && i < reducer_->chunks().size(); i += replicas_.size()) {
+      measure(reducer_->chunks()[i]);
+    }
+    return false;
+  }
+  const bool handed_out = reducer_->finish(replica, reduced);
+  me.is_measured = with_norm && handed_out;
+  return handed_out && with_update;
+}
+
+void OptimizerCore::synchronize(CallSite site) {
+  const char* const function = "DistributedOptimizer::synchronize";
+  const size_t replica = enter(function, site);
+  forget_failed_run(replica);
+  attach_converted(function, replica, site);
+  Replica& me = replicas_[replica];
+  if (me.is_synchronized) return;
+  if (buckets_->complete(replica)) news_.store(true, std::memory_order_relaxed);
+  sparse_->collect(replica);
+  bool has_news = false;  // read where all are: the first that leaves may come upon more
+  const auto work = [&] {
+    has_news = news_.load(std::memory_order_relaxed);
+    reduce(replica, false, false);
+  };
+  meet(function, true, replica, site, 0, work);
+  if (has_news) {
+    const auto note = [this] { note_news(); };
+    meet(function, false, replica, site, 0, note);
+  }
+  buckets_->publish(replica, live_, 1);
+  sparse_->publish(replica);
+  me.is_synchronized = true;
+}
+
+StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
+  const char* const function = "DistributedOptimizer::step";
+  const size_t replica = enter(function, site);
+  forget_failed_run(replica);
+  Replica& me = replicas_[replica];
+  if (me.micro_steps + 1 < options_.accumulate) {
+    ++me.micro_steps;
+    update_synchronizing(replica);
+    return {};
+  }
+  attach_converted(function, replica, site);
+  StepControl mine = control;
+  if (me.total_weight > 0) mine.gradient_factor *= me.reference_weight / me.total_weight;
+  const bool simple = is_simple(mine, me);
+  if (fused_) update_.rules(me.rules);
+  bool news = false;
+  if (me.is_synchronized) {
+    buckets_->take_changes(replica);
+  } else {
+    news = buckets_->complete(replica);
+    sparse_->collect(replica);
+  }
+  if (news || !flat_->is_attached(replica) || (fused_ && state_->lacks_state(me.rules))) {
+    news_.store(true, std::memory_order_relaxed);
+  }
+  hash_share(replica);
+
+  // Equal on all replicas, or they meet an error.
+  const uint64_t argument = std::bit_cast<uint64_t>(mine.gradient_factor) ^
+                            (mine.skip_non_finite ? 1 : 0) ^ (me.is_synchronized ? 2 : 0);
+  bool updated = false;
+  const auto first = [&] {
+    const bool with_update = simple && !news_.load(std::memory_order_relaxed);
+    if (!fused_) compare_share(replica);
+    const bool with_norm = needs_norm(mine);
+    updated = reduce(replica, with_update, with_norm);
+    if (replicas_.size() > 1) modules_->synchronize_buffers(replica, replicas_.size());
+  };
+  meet(function, true, replica, site, argument, first);
+  check_hashes(replica);
+  check_difference(replica);
+  StepResult result{.updated = true};
+  if (!updated) {
+    const auto look = [&] { settle(mine); };
+    meet(function, false, replica, site, 0, look);
+    result = {.updated = decision_.apply, .non_finite = decision_.overflow, .norm = decision_.norm};
+    if (!decision_.apply && options_.non_finite == NonFinite::kStop && !control.skip_non_finite) {
+      end_window(replica);  // the program may catch it and go on with zero_grad()
+      throw Error(ErrorCode::kDataLoss,
+                  message(function, ": the sum of the gradients of ", decision_.non_finite,
+                          " is not finite in step ", me.steps + 1,
+                          ". No parameter has changed. Look at the batch and the learning rate, or "
+                          "leave such steps out with non_finite = NonFinite::kSkip."));
+    }
+    if (decision_.apply) {
+      const auto share = [&] { update_share(replica); };
+      meet(function, true, replica, site, 0, share);
+      check_difference(replica);
+    }
+  }
+  if (fused_ || !result.updated) {
+    buckets_->publish(replica, live_, result.updated && !updated ? decision_.factor : 1);
+  }
+  buckets_->release_places(replica);
+  sparse_->publish(replica);
+  me.is_synchronized = false;
+  ++me.steps;
+  if (result.updated) {
+    ++me.updates;
+    for (size_t s = 0; s < live_.size(); ++s) {
+      flat_->parameter(replica, s).unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  end_window(replica);
+  return result;
+}
+
+// ---- what one replica does for all -------------------------------------------------------------
+
+void OptimizerCore::note_news() {
+  std::vector<std::string> missing;
+  for (size_t s = 0; s < live_.size(); ++s) {
+    bool everywhere = true;
+    for (size_t r = 0; r < replicas_.size(); ++r) {
+      const bool filled = buckets_->was_filled(r, s);
+      if (filled) live_[s] = 1;
+      everywhere = everywhere && filled;
+    }
+    const std::string& name = flat_->name(s);
+    if (everywhere || std::count(named_missing_.begin(), named_missing_.end(), name) > 0) continue;
+    missing.push_back(name);
+    named_missing_.push_back(name);
+  }
+  if (missing.empty()) return;
+  std::reverse(missing.begin(), missing.end());  // the order of registration
+  log(LogLevel::kWarning,
+      message("DistributedOptimizer: in step ", replicas_[0].steps + 1, " backward gave ",
+              missing.size() == 1 ? "this parameter" : "these parameters",
+              " no gradient on some or all replicas, which counts as zero: ", quoted_list(missing),
+              ". Each is named once."));
+}
+
+void OptimizerCore::settle(const StepControl& control) {
+  if (news_.load(std::memory_order_relaxed)) {
+    if (!replicas_[0].is_synchronized) note_news();
+    bool attached = true;
+    for (size_t r = 0; r < replicas_.size(); ++r) attached = attached && flat_->is_attached(r);
+    if (!attached) {
+      if (flat_->has_layout_dtypes()) {
+        flat_->attach();
+      } else {
+        rebuild();
+      }
+      buckets_->add_hooks();
+    }
+    sparse_->alias();
+    if (fused_) {
+      state_->prepare(replicas_[0].rules, live_, reducer_->chunks(), replicas_[0].updates);
+      sparse_->prepare(replicas_[0].rules);
+    }
+    news_.store(false, std::memory_order_relaxed);
+  }
+  decide(control);
+  next_chunk_.store(0, std::memory_order_relaxed);
+  if (!decision_.apply) return;
+  if (decision_.factor != 1) sparse_->scale(decision_.factor);
+  if (fused_) return;
+  publish_scaled(0);
+  sparse_->publish(0);
+  update_.step();
+}
+
+void OptimizerCore::publish_scaled(size_t replica) {
+  buckets_->publish(replica, live_, decision_.factor);
+  if (decision_.factor == 1) return;
+  const c10::AutoGradMode no_grad(false);
+  for (size_t s = 0; s < flat_->layout().slots.size(); ++s) {
+    at::Tensor& gradient = flat_->parameter(replica, s).mutable_grad();
+    if (gradient.defined() && flat_->is_attachable(s)) gradient.mul_(decision_.factor);
+  }
+}
+
+void OptimizerCore::decide(const StepControl& control) {
+  decision_ = {};
+  decision_.factor = control.gradient_factor;
+  if (!needs_norm(control)) return;
+  if (!replicas_[0].is_measured) {
+    for (const GradientChunk& chunk : reducer_->chunks()) measure(chunk);
+  }
+  double sum = 0;
+  bool finite = true;
+  for (size_t c = 0; c < square_sums_.size(); ++c) {
+    sum += square_sums_[c];
+    finite = finite && finite_[c] != 0;
+  }
+  sum += sparse_->square_sum();
+  finite = finite && sparse_->is_finite();
+  decision_.norm = std::sqrt(sum) * std::abs(control.gradient_factor);
+  const bool check = control.skip_non_finite || options_.non_finite != NonFinite::kIgnore;
+  if (check && !finite) {
+    decision_.apply = false;
+    decision_.overflow = true;
+    decision_.non_finite = first_non_finite();
+    return;
+  }
+  if (options_.clip_norm && decision_.norm > *options_.clip_norm) {
+    decision_.factor *= *options_.clip_norm / decision_.norm;
+  }
+}
+
+std::string OptimizerCore::first_non_finite() const {
+  std::vector<std::string> names = sparse_->non_finite();
+  for (size_t s = live_.size(); s-- > 0;) {
+    const at::Tensor& gradient = flat_->parameter(0, s).grad();
+    if (gradient.defined() && !gradient.isfinite().all().item<bool>()) {
+      names.push_back(flat_->name(s));
+    }
+  }
+  const size_t all = names.size();
+  if (all > 3) names.resize(3);
+  return quoted_list(names) + (all > 3 ? message(" and ", all - 3, " more") : "");
+}
+
+void OptimizerCore::update_share(size_t replica) {
+  const Replica& me = replicas_[replica];
+  if (!fused_) {
+    const c10::AutoGradMode no_grad(false);
+    sparse_->copy_tables(replica);
+    if (replica > 0) publish_scaled(replica);
+    if (flat_->is_shared() || replica == 0) return;
+    for (size_t b = 0; b < flat_->layout().buffers.size(); ++b) {
+      const at::Tensor values = flat_->values(replica, b);
+      values.copy_(flat_->values(0, b));
+    }
+    return;
+  }
+  sparse_->update(replica, me.rules, 1, me.updates);  // scaled already
+  while (true) {
+    const size_t next = next_chunk_.fetch_add(1, std::memory_order_relaxed);
+    if (next >= reducer_->chunks().size()) return;
+    note_difference(state_->update(reducer_->chunks()[next], me.rules, decision_.factor, me.updates,
+                                   options_.check_every > 0));
+  }
+}
+
+// ---- replicas that drift apart -----------------------------------------------------------------
+//
+// Parameters of the optimizer are compared when they are updated, which has them in a cache;
+// those that it does not update by a hash, a part of them in each step.
+
+void OptimizerCore::note_difference(int64_t code) {
+  int64_t seen = different_.load(std::memory_order_relaxed);
+  // The last slot is the first parameter.
+  while (code > seen && !different_.compare_exchange_weak(seen, code, std::memory_order_relaxed)) {
+  }
+}
+
+void OptimizerCore::compare_share(size_t replica) {
+  if (options_.check_every == 0 || flat_->is_shared() || replica == 0) return;
+  for (size_t s = 0; s < flat_->layout().slots.size(); ++s) {
+    const at::Tensor& mine = flat_->parameter(replica, s);
+    const at::Tensor& first = flat_->parameter(0, s);
+    if (!mine.device().is_cpu() || !mine.is_contiguous() || !first.is_contiguous()) continue;
+    if (mine.nbytes() != first.nbytes()) continue;
+    if (!internal::same_bytes(mine.data_ptr(), first.data_ptr(), mine.nbytes())) {
+      note_difference(internal::Difference{s, replica}.code());
+    }
+  }
+}
+
+void OptimizerCore::check_difference(size_t replica) {
+  const int64_t code = different_.load(std::memory_order_relaxed);
+  if (code < 0) return;
+  const auto difference = internal::Difference::of(code);
+  throw_difference(flat_->name(difference.slot), difference.replica, replica);
+}
+
+void OptimizerCore::throw_difference(const std::string& name, size_t other, size_t replica) const {
+  throw Error(ErrorCode::kDataLoss,
+              message("DistributedOptimizer::step: the parameter '", name, "' of replica ", other,
+                      " differs from that of replica 0 in step ", replicas_[replica].steps + 1,
+                      ". Something changed it on one replica only. Change parameters outside of "
+                      "run(), on all copies (for_each(), copy_from_primary()), or load a "
+                      "checkpoint."));
+}
+
+void OptimizerCore::hash_share(size_t replica) {
+  Replica& me = replicas_[replica];
+  std::vector<uint64_t>& hashes = me.hashes[me.steps % 2];
+  hashes.clear();
+  if (options_.check_every == 0 || replicas_.size() == 1 || flat_->is_shared()) return;
+  const auto every = static_cast<size_t>(options_.check_every);
+  for (size_t i = static_cast<size_t>(me.steps) % every; i < unmanaged_.size(); i += every) {
+    const at::Tensor& parameter = modules_->parameter(replica, unmanaged_[i]);
+    const bool readable = parameter.device().is_cpu() && parameter.is_contiguous();
+    hashes.push_back(readable ? internal::hash_bytes(parameter.data_ptr(), parameter.nbytes()) : 0);
+  }
+}
+
+void OptimizerCore::check_hashes(size_t replica) {
+  const Replica& me = replicas_[replica];
+  const auto hashes = [&](size_t r) -> const std::vector<uint64_t>& {
+    return replicas_[r].hashes[me.steps % 2];
+  };
+  for (size_t i = 0; i < hashes(replica).size(); ++i) {
+    for (size_t r = 1; r < replicas_.size(); ++r) {
+      if (hashes(r)[i] == hashes(0)[i]) continue;
+      const auto every = static_cast<size_t>(options_.check_every);
+      const size_t due = static_cast<size_t>(me.steps) % every + i * every;
+      throw_difference(modules_->parameter_names()[unmanaged_[due]], r, replica);
+    }
+  }
+}
+
+// ---- losses ------------------------------------------------------------------------------------
+
+at::Tensor OptimizerCore::average_loss(const at::Tensor& per_example,
+                                       const std::optional<at::Tensor>& weights, CallSite site) {
+  const char* const function = "DistributedOptimizer::average_loss";
+  const size_t replica = enter(function, site);
+  forget_failed_run(replica);
+  internal::check_per_example(function, per_example, weights, extended_.num_replicas_in_sync());
+  note_backward(replica);
+  Replica& me = replicas_[replica];
+  const double weight =
+      weights ? global_weight(
+                    internal::broadcast_weights(function, *weights, "the loss", per_example), site)
+              : global_weight(static_cast<double>(per_example.numel()), site);
+  if (me.reference_weight == 0) me.reference_weight = weight > 0 ? weight : 1;
+  me.total_weight += weight;
+  // The gradient is that of the sum over a weight that is the same in all batches of the step,
+  // which step() corrects; the value is the average of this batch.
+  const at::Tensor loss = average_loss_over(per_example, me.reference_weight, weights);
+  if (weight == me.reference_weight || weight == 0) return loss;
+  const at::Tensor detached = loss.detach();
+  return loss.add(detached.mul(me.reference_weight / weight - 1));
+}
+
+}  // namespace tutti

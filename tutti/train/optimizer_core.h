@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every DistributedOptimizer does, without the C++ type of the optimizer: gradients of all
+// replicas are summed, all replicas decide together whether and how to update, and the update is
+// made once and seen by all. distributed_optimizer.h has the class that programs use.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/call_site.h"
+#include "tutti/base/mutex.h"
+#include "tutti/train/optimizer_options.h"
+#include "tutti/train/replicated_modules.h"
+#include "tutti/train/update_rules/update_rule.h"
+
+namespace tutti {
+
+namespace internal {
+
+[[noreturn]] void throw_no_group_support(size_t groups);
+[[noreturn]] void throw_empty_groups();
+
+class FlatParameters;
+class FlatState;
+class GradientBuckets;
+class SparseParameters;
+}  // namespace internal
+
+/// The functions without a word on threads are called by every replica in the step function, on
+/// its own thread; step(), synchronize() and zero_grad() may be meeting points.
+class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
+ public:
+  /// How reduced gradients change the parameters.
+  struct Update {
+    /// Writes the rules of all groups at this moment; empty: use `step`. All replicas call it at
+    /// once.
+    std::function<void(std::vector<UpdateRule>& rules)> rules;
+
+    /// Updates the parameters of the first replica by their gradients.
+    std::function<void()> step;
+  };
+
+  /// `groups` are numbers of parameters (ReplicatedModules::parameter_names). Those in no group,
+  /// and frozen ones, are left alone. Not inside a replica.
+  OptimizerCore(std::shared_ptr<ReplicatedModules> modules,
+                const std::vector<std::vector<size_t>>& groups,
+                const DistributedOptimizerOptions& options, Update update);
+  ~OptimizerCore();
+  OptimizerCore(const OptimizerCore&) = delete;
+  OptimizerCore& operator=(const OptimizerCore&) = delete;
+
+  void zero_grad(CallSite site);
+
+  /// Sums the gradients now, so that they can be read or changed before step().
+  void synchronize(CallSite site);
+
+  StepResult step(const StepControl& control, CallSite site);
+
+  /// While the result lives, backward adds to the gradients of the calling replica only.
+  [[nodiscard]] std::shared_ptr<void> no_sync(CallSite site);
+
+  /// average_loss() over all batches up to the next step().
+  at::Tensor average_loss(const at::Tensor& per_example, const std::optional<at::Tensor>& weights,
+                          CallSite site);
+
+  const ReplicatedModules& modules() const { return *modules_; }
+  const DistributedOptimizerOptions& options() const { return options_; }
+
+  /// Bytes of parameters (with float32 copies of 16-bit ones) and of optimizer state that this
+  /// process holds for all its replicas. Not while a step is in progress.
+  size_t parameter_bytes() const;
+  size_t state_bytes() const;
+
+ private:
+  struct alignas(64) Replica {
+    int64_t updates = 0;
+    int64_t steps = 0;  // also those that were skipped
+    int micro_steps = 0;
+    int no_sync = 0;
+    uint64_t failed_runs = 0;
+    bool is_synchronized = false;
+    bool is_measured = false;     // square_sums_ and finite_ are those of this step
+    double reference_weight = 0;  // of the loss, see average_loss()
+    double total_weight = 0;
+    double used_weight = 0;  // of losses whose backward has run
+    uint64_t conversions = 0;
+    std::vector<UpdateRule> rules;
+    // Of this step and the last, which a slower replica may still compare.
+    std::array<std::vector<uint64_t>, 2> hashes;
+  };
+
+  // What all replicas decided about a step.
+  struct Decision {
+    bool apply = true;
+    bool overflow = false;
+    double factor = 1;
+    double norm = 0;
+    std::string non_finite;  // parameters
+  };
+
+  size_t enter(const char* function, CallSite site);
+  void meet(const char* function, bool all, size_t replica, CallSite site, uint64_t argument,
+            FunctionRef<void()> work);
+  void build();
+  void rebuild();
+  void forget_failed_run(size_t replica);
+  void update_synchronizing(size_t replica);
+  void end_window(size_t replica);
+
+  bool needs_norm(const StepControl& control) const;
+  bool is_simple(const StepControl& control, const Replica& me) const;
+  void attach_converted(const char* function, size_t replica, CallSite site);
+  void note_backward(size_t replica);
+  void note_difference(int64_t code);
+  void compare_share(size_t replica);
+  void check_difference(size_t replica);
+  [[noreturn]] void throw_difference(const std::string& name, size_t other, size_t replica) const;
+  void publish_scaled(size_t replica);
+  bool reduce(size_t replica, bool with_update, bool with_norm);
+  void measure(const GradientChunk& chunk);
+  void settle(const StepControl& control);
+  void note_news();
+  void decide(const StepControl& control);
+  std::string first_non_finite() const;
+  std::vector<size_t> choose_sparse() const;
+  void update_share(size_t replica);
+  void hash_share(size_t replica);
+  void check_hashes(size_t replica);
+
+  std::shared_ptr<ReplicatedModules> modules_;
+  std::vector<std::optional<size_t>> group_of_;
+  DistributedOptimizerOptions options_;
+  Update update_;
+  StrategyExtended& extended_;
+  bool fused_;
+
+  std::vector<std::string> named_missing_;
+  std::vector<size_t> unmanaged_;  // parameters that are compared by their hashes
+
+  std::unique_ptr<internal::FlatParameters> flat_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<internal::GradientBuckets> buckets_;
+  std::unique_ptr<internal::FlatState> state_;
+  std::unique_ptr<internal::SparseParameters> sparse_;
+
+  std::vector<Replica> replicas_;
+  std::vector<uint8_t> live_;        // slots that had a gradient on some replica, ever
+  std::vector<double> square_sums_;  // of each chunk
+  std::vector<uint8_t> finite_;
+  Decision decision_;
+  std::atomic<bool> news_{true};  // something settle() must look at
+  std::atomic<size_t> next_chunk_{0};
+  std::atomic<int64_t> different_{-1};  // internal::Difference between replicas
+  Mutex mutex_;
+  uint64_t failed_runs_ TUTTI_GUARDED_BY(mutex_) = 0;
+  uint64_t conversions_ = 0;  // of the modules, that the layout knows
+};
+
+}  // namespace tutti

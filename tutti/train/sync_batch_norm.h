@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// BatchNorm with the statistics of all replicas: the result and its gradients are those of one
+// device that has the whole batch, however the rows are spread over the replicas.
+//
+//   tutti::nn::SyncBatchNorm2d bn(64);                  // in place of torch::nn::BatchNorm2d
+//   tutti::convert_sync_batch_norm(*model);             // in the containers of an existing model
+
+#pragma once
+
+#include <cstddef>
+#include <ostream>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/batchnorm.h>
+
+namespace tutti {
+namespace nn {
+
+/// Options, parameters and buffers as those of torch::nn::BatchNorm, so that files of one can be
+/// loaded into the other.
+///
+/// In training, inside Strategy::run with several replicas, forward() and backward() are meeting
+/// points: every replica must call them, a replica without rows too. The running statistics become
+/// equal on all replicas. Elsewhere, and in evaluation, it is a BatchNorm. Gradients of gradients
+/// (create_graph) are kUnimplemented over several replicas. As any module, for one thread at a
+/// time.
+template <size_t D, class Derived>
+class SyncBatchNormImplBase
+    : public torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions> {
+ public:
+  using Base = torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions>;
+
+  explicit SyncBatchNormImplBase(const torch::nn::BatchNormOptions& batch_norm)
+      : Base(batch_norm) {}
+
+  /// Throws kInvalidArgument when all replicas together have a single value for each channel.
+  at::Tensor forward(const at::Tensor& input);
+
+  void pretty_print(std::ostream& stream) const override;
+
+  /// Takes the tensors and the mode of a layer with the same options.
+  template <class Layer>
+  void take_over(const Layer& layer);
+
+ protected:
+  void _check_input_dim(const at::Tensor& input) override;  // NOLINT: LibTorch's name
+};
+
+// Each has a forward() of its own: AnyModule::get(), and with it Sequential::at(), asks for that.
+class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
+ public:
+  using SyncBatchNormImplBase::SyncBatchNormImplBase;
+  at::Tensor forward(const at::Tensor& input) { return SyncBatchNormImplBase::forward(input); }
+};
+class SyncBatchNorm2dImpl : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl> {
+ public:
+  using SyncBatchNormImplBase::SyncBatchNormImplBase;
+  at::Tensor forward(const at::Tensor& input) { return SyncBatchNormImplBase::forward(input); }
+};
+class SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl> {
+ public:
+  using SyncBatchNormImplBase::SyncBatchNormImplBase;
+  at::Tensor forward(const at::Tensor& input) { return SyncBatchNormImplBase::forward(input); }
+};
+
+TORCH_MODULE(SyncBatchNorm1d);
+TORCH_MODULE(SyncBatchNorm2d);
+TORCH_MODULE(SyncBatchNorm3d);
+
+}  // namespace nn
+
+/// Replaces every BatchNorm in `module` that lies in a Sequential, ModuleList or ModuleDict, at any
+/// depth, by a SyncBatchNorm with the same tensors. Returns how many it has replaced. Call it
+/// before the module is replicated, in the factory or on the module to adopt.
+///
+/// A BatchNorm that is a member of a C++ class cannot be replaced: its type is fixed where it is
+/// declared. Throws kInvalidArgument that names those layers, and then changes nothing; declare
+/// them as tutti::nn::SyncBatchNorm there.
+int convert_sync_batch_norm(torch::nn::Module& module);
+
+template <class Contained>
+int convert_sync_batch_norm(const torch::nn::ModuleHolder<Contained>& module) {
+  return convert_sync_batch_norm(static_cast<torch::nn::Module&>(*module.ptr()));
+}
+
+}  // namespace tutti

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The update rules that stand for torch::optim's optimizers. An optimizer that is not listed here
+// is used as it is.
+
+#pragma once
+
+#include <type_traits>
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "tutti/train/update_rules/update_rule.h"
+
+namespace tutti {
+
+UpdateRule rule_of(const torch::optim::SGDOptions& options);
+UpdateRule rule_of(const torch::optim::AdamOptions& options);
+UpdateRule rule_of(const torch::optim::AdamWOptions& options);
+UpdateRule rule_of(const torch::optim::AdagradOptions& options);
+UpdateRule rule_of(const torch::optim::RMSpropOptions& options);
+
+namespace internal {
+
+/// The options of an optimizer that has a rule; void for others.
+template <class O>
+struct fused_options {
+  using type = void;
+};
+template <>
+struct fused_options<torch::optim::SGD> {
+  using type = torch::optim::SGDOptions;
+};
+template <>
+struct fused_options<torch::optim::Adam> {
+  using type = torch::optim::AdamOptions;
+};
+template <>
+struct fused_options<torch::optim::AdamW> {
+  using type = torch::optim::AdamWOptions;
+};
+template <>
+struct fused_options<torch::optim::Adagrad> {
+  using type = torch::optim::AdagradOptions;
+};
+template <>
+struct fused_options<torch::optim::RMSprop> {
+  using type = torch::optim::RMSpropOptions;
+};
+
+/// The same; a type that nothing converts to for others.
+template <class O>
+struct known_options {
+  struct Unknown {
+    Unknown() = delete;
+  };
+  using type = std::conditional_t<std::is_void_v<typename fused_options<O>::type>, Unknown,
+                                  typename fused_options<O>::type>;
+};
+
+}  // namespace internal
+}  // namespace tutti

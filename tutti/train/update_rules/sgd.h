@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stochastic gradient descent, with momentum, dampening, Nesterov's momentum and weight decay.
+// Bit for bit what torch::optim::SGD computes on the same CPU.
+
+#pragma once
+
+#include "tutti/train/update_rules/update_slice.h"
+
+namespace tutti {
+
+/// The options of torch::optim::SGD, which has no default for lr. A plain value.
+///
+/// State: with momentum, 0 is momentum_buffer. Step 1 sets it to the gradient, whatever was there,
+/// and dampening begins at step 2.
+struct SgdRule {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;  ///< Without effect if momentum is 0.
+
+  static constexpr const char* kName = "sgd";
+  int num_states() const { return momentum == 0 ? 0 : 1; }
+  double initial_state(int) const { return 0; }
+  bool operator==(const SgdRule&) const = default;
+};
+
+/// See apply() in update_rule.h.
+void apply(const SgdRule& rule, const UpdateSlice<float>& slice);
+void apply(const SgdRule& rule, const UpdateSlice<double>& slice);
+
+}  // namespace tutti

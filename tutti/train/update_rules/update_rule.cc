@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/train/update_rules/update_rule.h"
+
+namespace tutti {
+
+int num_states(const UpdateRule& rule) {
+  return std::visit([](const auto& r) { return r.num_states(); }, rule);
+}
+
+double initial_state(const UpdateRule& rule, int i) {
+  return std::visit([i](const auto& r) { return r.initial_state(i); }, rule);
+}
+
+std::string name_of(const UpdateRule& rule) {
+  return std::visit([](const auto& r) { return std::string(r.kName); }, rule);
+}
+
+void apply(const UpdateRule& rule, const UpdateSlice<float>& slice) {
+  std::visit([&](const auto& r) { apply(r, slice); }, rule);
+}
+
+void apply(const UpdateRule& rule, const UpdateSlice<double>& slice) {
+  std::visit([&](const auto& r) { apply(r, slice); }, rule);
+}
+
+}  // namespace tutti
