@@ -104,6 +104,33 @@ TEST(Autocast, computes_in_bfloat16_on_every_replica_and_sees_updates) {
   EXPECT_TUTTI_ERROR(Autocast(at::kHalf), ErrorCode::kInvalidArgument, "bfloat16");
 }
 
+// Backward gives both parameters views of one memory.
+struct SharedGradientImpl : torch::nn::Module {
+  SharedGradientImpl() {
+    a = register_parameter("a", torch::ones({200, 100}, at::kDouble));
+    b = register_parameter("b", torch::ones({100, 200}, at::kDouble));
+    c = register_parameter("c", torch::ones({20000}, at::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) { return (a.view(-1) + b.view(-1) + c) * x; }
+  at::Tensor a, b, c;
+};
+
+TEST(LargeGradients, that_are_one_memory_are_summed_once_each) {
+  const MirroredStrategy strategy(devices(3));
+  auto model = replicate<SharedGradientImpl>(strategy);
+  DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(1.0));
+  for (int step = 0; step < 2; ++step) {
+    strategy.run([&] {
+      optimizer.minimize(
+          model->forward(torch::full({20000}, replica_id() + 1.0, at::kDouble)).sum());
+      for (const at::Tensor& each : model->parameters()) {
+        EXPECT_TRUE(at::equal(each.grad(), at::full_like(each, 6.0)));
+      }
+    });
+  }
+  EXPECT_TRUE(at::equal(model.primary().b, at::full_like(model.primary().b, 1.0 - 2 * 6.0)));
+}
+
 struct TableImpl : torch::nn::Module {
   TableImpl() {
     table = register_module("table",

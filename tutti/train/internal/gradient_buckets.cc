@@ -127,7 +127,7 @@ void GradientBuckets::on_gradient(size_t replica, size_t slot) {
   me.backward_ran = true;
   if (!check_new(replica, slot, gradient)) return;
   if (me.synchronizing) {
-    take(replica, slot);
+    take(replica, slot, true);
     reducer_.help(replica);
   } else {
     keep(replica, slot);
@@ -184,16 +184,18 @@ void GradientBuckets::keep(size_t replica, size_t slot) {
   const at::Tensor& gradient = flat_.parameter(replica, slot).mutable_grad();
   if (!flat_.is_attachable(slot) || gradient.is_sparse()) return;
   if (gradient.data_ptr() == flat_.gradient_address(replica, slot)) return;
-  if (!sums_in_place(replica, slot)) copy_to_slot(replica, slot, gradient);
+  if (!sums_in_place(replica, slot, true)) copy_to_slot(replica, slot, gradient);
 }
 
-bool GradientBuckets::sums_in_place(size_t replica, size_t slot) const {
+// Two parameters may get gradients that are one memory, such as those of a.view(-1) + b.view(-1).
+bool GradientBuckets::sums_in_place(size_t replica, size_t slot, bool in_hook) const {
   if (!reducer_.sums_in_place() || !flat_.is_attachable(slot)) return false;
   if (!flat_.layout().is_large(flat_.layout().slots[slot].bucket)) return false;
   const at::Tensor& gradient = flat_.parameter(replica, slot).mutable_grad();
   return gradient.layout() == at::kStrided && gradient.is_contiguous() &&
          gradient.scalar_type() == flat_.gradient(replica, slot).scalar_type() &&
-         !gradient.requires_grad();
+         !gradient.requires_grad() &&
+         gradient.storage().use_count() <= (in_hook ? 2 : 1);  // the engine still holds it
 }
 
 void GradientBuckets::copy_to_slot(size_t replica, size_t slot, const at::Tensor& gradient) {
@@ -211,10 +213,10 @@ void GradientBuckets::copy_to_slot(size_t replica, size_t slot, const at::Tensor
   if (flat_.is_attachable(slot)) flat_.parameter(replica, slot).mutable_grad() = memory;
 }
 
-void GradientBuckets::take(size_t replica, size_t slot) {
+void GradientBuckets::take(size_t replica, size_t slot, bool in_hook) {
   const at::Tensor& gradient = flat_.parameter(replica, slot).mutable_grad();
   void* place = nullptr;
-  if (sums_in_place(replica, slot)) {
+  if (sums_in_place(replica, slot, in_hook)) {
     place = gradient.data_ptr();
     replicas_[replica].placed[slot] = gradient;  // whatever becomes of it before it is summed
   } else if (gradient.is_sparse() || !flat_.is_attachable(slot) ||
@@ -243,7 +245,7 @@ bool GradientBuckets::complete(size_t replica) {
       const at::Tensor& gradient = flat_.parameter(replica, s).mutable_grad();
       if (gradient.defined()) {
         if (is_old(replica, s, gradient, 0)) throw_old(s, me.filled[s]);
-        take(replica, s);
+        take(replica, s, false);
       } else {
         const at::Tensor memory = flat_.gradient(replica, s);
         const c10::AutoGradMode no_grad(false);
