@@ -340,4 +340,19 @@ TEST(LossShapes, SmallTypesAreSummedInFloat32) {
   EXPECT_EQ(average_loss(at::ones({2}, at::kFloat)).scalar_type(), at::kFloat);
 }
 
+TEST(LossShapes, GradientsOfGradientsGoThroughTheAverage) {
+  // Few elements take a shorter way than many.
+  for (const int64_t rows : {3, 5000}) {
+    const at::Tensor x = at::linspace(-1, 1, rows, at::kDouble).requires_grad_();
+    const at::Tensor plain = at::linspace(-1, 1, rows, at::kDouble).requires_grad_();
+    const auto second = [](const at::Tensor& at, const at::Tensor& loss) {
+      const at::Tensor first = torch::autograd::grad({loss}, {at}, {}, true, true)[0];
+      return torch::autograd::grad({first.square().sum()}, {at})[0];
+    };
+    const at::Tensor got = second(x, average_loss(x.pow(3)));
+    const at::Tensor want = second(plain, plain.pow(3).mean());
+    EXPECT_TRUE(at::allclose(got, want, 1e-12, 1e-15)) << rows;
+  }
+}
+
 }  // namespace tutti::loss_test

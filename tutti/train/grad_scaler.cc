@@ -84,7 +84,7 @@ void GradScaler::update(CallSite site) {
     }
   };
   internal::WorkRequest request("GradScaler::update", site, MeetingRequest::Completer::kLast, this,
-                                me.overflowed ? 1 : 0, work);
+                                {.name = "overflows", .value = me.overflowed ? 1.0 : 0.0}, work);
   strategy_.extended().meet(*get_replica_context(site), request);
   me.stepped = false;
   me.overflowed = false;

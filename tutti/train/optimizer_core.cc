@@ -14,7 +14,6 @@
 #include "tutti/train/optimizer_core.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -50,10 +49,10 @@ size_t OptimizerCore::enter(const char* function, CallSite site) {
 }
 
 void OptimizerCore::meet(const char* function, bool all, size_t replica, CallSite site,
-                         uint64_t argument, FunctionRef<void()> work) {
+                         FunctionRef<void()> work, const char* argument, double value) {
   internal::WorkRequest request(
       function, site, all ? MeetingRequest::Completer::kAll : MeetingRequest::Completer::kFirst,
-      this, argument, work);
+      this, {.name = argument, .value = value}, work);
   extended_.meet(extended_.replica_context(static_cast<int>(replica)), request);
 }
 
@@ -90,7 +89,8 @@ void OptimizerCore::attach_converted(const char* function, size_t replica, CallS
     rebuild();
     news_.store(true, std::memory_order_relaxed);
   };
-  meet(function, false, replica, site, 1, work);
+  meet(function, false, replica, site, work, "conversions",
+       static_cast<double>(modules_->conversions()));
   me.conversions = conversions_;
 }
 
@@ -139,11 +139,10 @@ void OptimizerCore::zero_grad(CallSite site) {
   Replica& me = replicas_[replica];
   if (me.micro_steps > 0) return;
   note_backward(replica);
-  if (me.no_sync > 0 && me.used_weight > 0) return;
   if (buckets_->has_begun(replica)) {
     // Others may be summing gradients of this replica.
     const auto work = [this] { reducer_->reset(); };
-    meet(function, false, replica, site, 0, work);
+    meet(function, false, replica, site, work);
   }
   me.is_synchronized = false;
   me.total_weight -= me.used_weight;
@@ -217,10 +216,10 @@ void OptimizerCore::synchronize(CallSite site) {
     has_news = news_.load(std::memory_order_relaxed);
     reduce(replica, false, false);
   };
-  meet(function, true, replica, site, 0, work);
+  meet(function, true, replica, site, work);
   if (has_news) {
     const auto note = [this] { note_news(); };
-    meet(function, false, replica, site, 0, note);
+    meet(function, false, replica, site, note);
   }
   buckets_->publish(replica, live_, 1);
   sparse_->publish(replica);
@@ -255,8 +254,8 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   hash_share(replica);
 
   // Equal on all replicas, or they meet an error.
-  const uint64_t argument = std::bit_cast<uint64_t>(mine.gradient_factor) ^
-                            (mine.skip_non_finite ? 1 : 0) ^ (me.is_synchronized ? 2 : 0);
+  const char* const argument =
+      me.is_synchronized ? "after synchronize(), gradient factor" : "gradient factor";
   bool updated = false;
   const auto first = [&] {
     const bool with_update = simple && !news_.load(std::memory_order_relaxed);
@@ -265,13 +264,13 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     updated = reduce(replica, with_update, with_norm);
     if (replicas_.size() > 1) modules_->synchronize_buffers(replica, replicas_.size());
   };
-  meet(function, true, replica, site, argument, first);
+  meet(function, true, replica, site, first, argument, mine.gradient_factor);
   check_hashes(replica);
   check_difference(replica);
   StepResult result{.updated = true};
   if (!updated) {
     const auto look = [&] { settle(mine); };
-    meet(function, false, replica, site, 0, look);
+    meet(function, false, replica, site, look);
     result = {.updated = decision_.apply, .non_finite = decision_.overflow, .norm = decision_.norm};
     if (!decision_.apply && options_.non_finite == NonFinite::kStop && !control.skip_non_finite) {
       end_window(replica);  // the program may catch it and go on with zero_grad()
@@ -283,7 +282,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     }
     if (decision_.apply) {
       const auto share = [&] { update_share(replica); };
-      meet(function, true, replica, site, 0, share);
+      meet(function, true, replica, site, share);
       check_difference(replica);
     }
   }

@@ -108,8 +108,8 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   };
 
   size_t enter(const char* function, CallSite site);
-  void meet(const char* function, bool all, size_t replica, CallSite site, uint64_t argument,
-            FunctionRef<void()> work);
+  void meet(const char* function, bool all, size_t replica, CallSite site, FunctionRef<void()> work,
+            const char* argument = nullptr, double value = 0);
   void build();
   void rebuild();
   void forget_failed_run(size_t replica);

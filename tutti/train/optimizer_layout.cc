@@ -65,7 +65,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ReplicatedModules> modules,
       options_(options),
       update_(std::move(update)),
       extended_(modules_->strategy().extended()),
-      fused_(update_.rules != nullptr),
+      fused_(update_.rules != nullptr && options.fused),
       replicas_(modules_->size()) {
   check_options(options);
   modules_->check_outside_of_replicas("DistributedOptimizer",
@@ -143,7 +143,7 @@ void OptimizerCore::build() {
                      .numel = parameter.numel(),
                      .dtype = parameter.scalar_type()});
     const bool in_rules = parameter.device().is_cpu() && c10::isFloatingType(infos.back().dtype);
-    fused_ = fused_ && in_rules && options_.fused;
+    fused_ = fused_ && in_rules;
   }
   sparse_ = std::make_unique<internal::SparseParameters>(*modules_, tables);
   flat_ = std::make_unique<internal::FlatParameters>(

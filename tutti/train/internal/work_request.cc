@@ -7,7 +7,9 @@
 namespace tutti::internal {
 
 std::string WorkRequest::describe() const {
-  return message(name(), " of the object at ", owner_, ", arguments ", argument_);
+  std::string text = message(name(), " of the object at ", owner_);
+  if (argument_.name != nullptr) text += message(" (", argument_.name, " ", argument_.value, ")");
+  return text;
 }
 
 }  // namespace tutti::internal

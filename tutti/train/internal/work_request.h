@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,15 +15,21 @@
 namespace tutti::internal {
 
 /// `function` is a literal, `owner` the object; both must be the same on all replicas, and so must
-/// `argument`.
+/// the argument.
 class WorkRequest final : public MeetingRequest {
  public:
+  struct Argument {
+    const char* name = nullptr;  ///< A literal; null: there is none.
+    double value = 0;
+  };
+
   WorkRequest(const char* function, CallSite site, Completer completer, const void* owner,
-              uint64_t argument, FunctionRef<void()> work)
+              Argument argument, FunctionRef<void()> work)
       : MeetingRequest(function, site, completer), owner_(owner), argument_(argument), work_(work) {
     mark(reinterpret_cast<uintptr_t>(owner));
     mark(reinterpret_cast<uintptr_t>(function));
-    mark(argument);
+    mark(reinterpret_cast<uintptr_t>(argument.name));
+    mark(std::bit_cast<uint64_t>(argument.value));
   }
 
   std::string describe() const override;
@@ -30,7 +37,7 @@ class WorkRequest final : public MeetingRequest {
 
  private:
   const void* owner_;
-  uint64_t argument_;
+  Argument argument_;
   FunctionRef<void()> work_;
 };
 
