@@ -14,6 +14,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/tensors.h"

@@ -131,6 +131,30 @@ TEST(LargeGradients, that_are_one_memory_are_summed_once_each) {
   EXPECT_TRUE(at::equal(model.primary().b, at::full_like(model.primary().b, 1.0 - 2 * 6.0)));
 }
 
+// A copy would lie in the optimizer's buffers, which are larger.
+TEST(LargeGradients, stay_in_the_memory_that_backward_gave_them) {
+  struct Layers : torch::nn::Module {
+    torch::nn::Linear dense{nullptr};
+    torch::nn::Conv2d convolution{nullptr};
+    Layers() {
+      dense = register_module("dense", torch::nn::Linear(400, 200));
+      convolution = register_module("convolution", torch::nn::Conv2d(64, 64, 3));
+    }
+  };
+  const MirroredStrategy strategy(devices(2));
+  auto model = replicate<Layers>(strategy);
+  DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(0.01));
+  strategy.run([&] {
+    const at::Tensor a = model->dense(torch::ones({3, 400}));
+    const at::Tensor b = model->convolution(torch::ones({3, 64, 5, 5}));
+    optimizer.minimize(average_loss(a.flatten()) + average_loss(b.flatten()));
+    for (const at::Tensor& each : {model->dense->weight, model->convolution->weight}) {
+      EXPECT_EQ(each.grad().storage().nbytes(), each.nbytes());
+    }
+    EXPECT_GT(model->dense->bias.grad().storage().nbytes(), model->dense->bias.nbytes());
+  });
+}
+
 struct TableImpl : torch::nn::Module {
   TableImpl() {
     table = register_module("table",

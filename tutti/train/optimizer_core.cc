@@ -518,7 +518,7 @@ at::Tensor OptimizerCore::average_loss(const at::Tensor& per_example,
   me.total_weight += weight;
   // The gradient is that of the sum over a weight that is the same in all batches of the step,
   // which step() corrects; the value is the average of this batch.
-  const at::Tensor loss = average_loss_over(per_example, me.reference_weight, weights);
+  at::Tensor loss = average_loss_over(per_example, me.reference_weight, weights);
   if (weight == me.reference_weight || weight == 0) return loss;
   const at::Tensor detached = loss.detach();
   return loss.add(detached.mul(me.reference_weight / weight - 1));

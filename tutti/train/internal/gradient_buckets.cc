@@ -18,6 +18,18 @@ namespace {
 constexpr uint8_t kSeenFilled = 1;
 constexpr uint8_t kSeenMissing = 2;
 
+// How many owners a gradient's memory has while autograd's hook runs, if nobody else has a share:
+// the gradient, what backward handed over and, if that is a view such as a transposed product, its
+// base.
+size_t expected_owners(const at::Tensor& gradient, const torch::autograd::variable_list& inputs) {
+  const bool dense = gradient.layout() == at::kStrided && !inputs.empty() && inputs[0].defined() &&
+                     inputs[0].layout() == at::kStrided;
+  if (!dense || !inputs[0].is_alias_of(gradient)) return 1;
+  if (!inputs[0].is_view()) return 2;
+  const at::TensorBase& base = inputs[0]._base();
+  return base.use_count() == 1 && base.is_alias_of(gradient) ? 3 : 2;
+}
+
 }  // namespace
 
 class GradientBuckets::PostHook final : public torch::autograd::FunctionPostHook {
@@ -26,8 +38,8 @@ class GradientBuckets::PostHook final : public torch::autograd::FunctionPostHook
       : buckets_(buckets), replica_(replica), slot_(slot) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    buckets_.on_gradient(replica_, slot_);
+                                            const torch::autograd::variable_list& inputs) override {
+    buckets_.on_gradient(replica_, slot_, inputs);
     return outputs;
   }
 
@@ -119,18 +131,20 @@ void GradientBuckets::forget(size_t replica) {
   begin_step(replica);
 }
 
-void GradientBuckets::on_gradient(size_t replica, size_t slot) {
+void GradientBuckets::on_gradient(size_t replica, size_t slot,
+                                  const torch::autograd::variable_list& inputs) {
   Replica& me = replicas_[replica];
   const at::Tensor& gradient = flat_.parameter(replica, slot).mutable_grad();
   if (!gradient.defined()) return;
   before_gradient_(replica);
   me.backward_ran = true;
   if (!check_new(replica, slot, gradient)) return;
+  const size_t owners = expected_owners(gradient, inputs);
   if (me.synchronizing) {
-    take(replica, slot, true);
+    take(replica, slot, owners);
     reducer_.help(replica);
   } else {
-    keep(replica, slot);
+    keep(replica, slot, owners);
   }
 }
 
@@ -180,22 +194,21 @@ void GradientBuckets::note_version(size_t replica, size_t slot) {
   replicas_[replica].versions[slot] = static_cast<uint32_t>(gradient._version());
 }
 
-void GradientBuckets::keep(size_t replica, size_t slot) {
+void GradientBuckets::keep(size_t replica, size_t slot, size_t owners) {
   const at::Tensor& gradient = flat_.parameter(replica, slot).mutable_grad();
   if (!flat_.is_attachable(slot) || gradient.is_sparse()) return;
   if (gradient.data_ptr() == flat_.gradient_address(replica, slot)) return;
-  if (!sums_in_place(replica, slot, true)) copy_to_slot(replica, slot, gradient);
+  if (!sums_in_place(replica, slot, owners)) copy_to_slot(replica, slot, gradient);
 }
 
 // Two parameters may get gradients that are one memory, such as those of a.view(-1) + b.view(-1).
-bool GradientBuckets::sums_in_place(size_t replica, size_t slot, bool in_hook) const {
+bool GradientBuckets::sums_in_place(size_t replica, size_t slot, size_t owners) const {
   if (!reducer_.sums_in_place() || !flat_.is_attachable(slot)) return false;
   if (!flat_.layout().is_large(flat_.layout().slots[slot].bucket)) return false;
   const at::Tensor& gradient = flat_.parameter(replica, slot).mutable_grad();
   return gradient.layout() == at::kStrided && gradient.is_contiguous() &&
          gradient.scalar_type() == flat_.gradient(replica, slot).scalar_type() &&
-         !gradient.requires_grad() &&
-         gradient.storage().use_count() <= (in_hook ? 2 : 1);  // the engine still holds it
+         !gradient.requires_grad() && gradient.storage().use_count() <= owners;
 }
 
 void GradientBuckets::copy_to_slot(size_t replica, size_t slot, const at::Tensor& gradient) {
@@ -213,10 +226,10 @@ void GradientBuckets::copy_to_slot(size_t replica, size_t slot, const at::Tensor
   if (flat_.is_attachable(slot)) flat_.parameter(replica, slot).mutable_grad() = memory;
 }
 
-void GradientBuckets::take(size_t replica, size_t slot, bool in_hook) {
+void GradientBuckets::take(size_t replica, size_t slot, size_t owners) {
   const at::Tensor& gradient = flat_.parameter(replica, slot).mutable_grad();
   void* place = nullptr;
-  if (sums_in_place(replica, slot, in_hook)) {
+  if (sums_in_place(replica, slot, owners)) {
     place = gradient.data_ptr();
     replicas_[replica].placed[slot] = gradient;  // whatever becomes of it before it is summed
   } else if (gradient.is_sparse() || !flat_.is_attachable(slot) ||
@@ -245,7 +258,7 @@ bool GradientBuckets::complete(size_t replica) {
       const at::Tensor& gradient = flat_.parameter(replica, s).mutable_grad();
       if (gradient.defined()) {
         if (is_old(replica, s, gradient, 0)) throw_old(s, me.filled[s]);
-        take(replica, s, false);
+        take(replica, s, 1);
       } else {
         const at::Tensor memory = flat_.gradient(replica, s);
         const c10::AutoGradMode no_grad(false);

@@ -99,15 +99,15 @@ class GradientBuckets {
 
   class PostHook;
 
-  void on_gradient(size_t replica, size_t slot);
+  void on_gradient(size_t replica, size_t slot, const torch::autograd::variable_list& inputs);
   bool check_new(size_t replica, size_t slot, const at::Tensor& gradient);
   bool is_old(size_t replica, size_t slot, const at::Tensor& gradient, uint32_t changes) const;
   [[noreturn]] void throw_old(size_t slot, Filled how) const;
-  void take(size_t replica, size_t slot, bool in_hook);
+  void take(size_t replica, size_t slot, size_t owners);
   void copy_to_slot(size_t replica, size_t slot, const at::Tensor& gradient);
   void fill(size_t replica, size_t slot, Filled how, void* place);
-  bool sums_in_place(size_t replica, size_t slot, bool in_hook) const;
-  void keep(size_t replica, size_t slot);
+  bool sums_in_place(size_t replica, size_t slot, size_t owners) const;
+  void keep(size_t replica, size_t slot, size_t owners);
   void begin_step(size_t replica);
   void note_version(size_t replica, size_t slot);
 
