@@ -76,9 +76,9 @@ asan tsan: %: build/%/build.ninja
 	$(call say,Running the tests: build/$@)
 	$(call ctest,build/$@)
 
-## fuzz: fuzz the readers of files with Clang: make fuzz [FORMAT=csv] [FUZZ_SECONDS=60]
+## fuzz: fuzz the readers of files and messages with Clang: make fuzz [FORMAT=csv] [FUZZ_SECONDS=60]
 .PHONY: fuzz
-FORMAT ?= tf_record example csv npy idx
+FORMAT ?= tf_record example csv npy idx tf_config host_link rpc
 FUZZ_SECONDS ?= 60
 fuzz: install-fuzz-deps build/fuzz/build.ninja
 	$(call build,build/fuzz,$(addsuffix _fuzz,$(FORMAT)))
@@ -120,6 +120,13 @@ check-libtorch2:
 .PHONY: install-deps
 install-deps:
 	@tools/install_deps.sh
+
+# What was not there when the build was configured is looked for again.
+## install-bench-deps: install what the benchmarks compare with: Gloo, OpenMPI, MPICH, PyTorch
+.PHONY: install-bench-deps
+install-bench-deps:
+	@tools/install_deps.sh --bench
+	@rm -f $(release)/build.ninja
 
 .PHONY: install-lint-deps
 install-lint-deps:

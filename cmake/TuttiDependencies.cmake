@@ -9,6 +9,8 @@ set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(TuttiGrpc REQUIRED)
 
 find_package(Torch QUIET)
 if(NOT Torch_FOUND)

@@ -18,7 +18,8 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/tuttiConfig.cmake.in"
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/tuttiConfig.cmake"
-  "${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake" DESTINATION "${package_dir}")
+  "${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/FindTuttiGrpc.cmake" DESTINATION "${package_dir}")
 
 # pkg-config knows nothing of LibTorch's CMake targets, so tutti.pc spells out what was found here.
 # Its prefix is relative to the file, which lets an installed tree be moved.

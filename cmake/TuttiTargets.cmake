@@ -8,6 +8,10 @@ function(tutti_compile_flags target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -ffp-contract=off
     $<$<CXX_COMPILER_ID:Clang,AppleClang>:-Wthread-safety>
     $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
+  # LibTorch's headers fill a gigabyte of GCC's memory and keep it, so that looking for garbage on
+  # the way there only takes time.
+  target_compile_options(${target} PRIVATE
+    $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000>)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   if(TUTTI_SANITIZE)
     # The instrumentation makes GCC see uninitialised values in c10::optional that are not there.
@@ -18,12 +22,13 @@ function(tutti_compile_flags target)
   endif()
 endfunction()
 
-# tutti_layer(<folder> [DEPENDS <folders>...] [HEADERS <files>...] [SOURCES <files>...])
+# tutti_layer(<folder> [NO_LIBTORCH] [DEPENDS <folders>...] [HEADERS <files>...] [SOURCES <files>...])
 #
 # DEPENDS are the layers below that this one includes; tools/check_layers.py holds the same table.
+# NO_LIBTORCH layers see nothing of LibTorch, so that programs without it can use them.
 # All HEADERS are installed; those in internal/ are there only because templates need them.
 function(tutti_layer folder)
-  cmake_parse_arguments(arg "" "" "DEPENDS;HEADERS;SOURCES" ${ARGN})
+  cmake_parse_arguments(arg "NO_LIBTORCH" "" "DEPENDS;HEADERS;SOURCES" ${ARGN})
   set(target tutti_${folder})
 
   add_library(${target} OBJECT ${arg_SOURCES} ${arg_HEADERS})
@@ -34,8 +39,8 @@ function(tutti_layer folder)
     "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/generated")
   list(TRANSFORM arg_DEPENDS PREPEND tutti_ OUTPUT_VARIABLE depends)
   target_link_libraries(${target} PUBLIC ${depends} Threads::Threads)
-  if(folder STREQUAL "base")
-    # No LibTorch here, but the same C++ ABI as LibTorch.
+  if(arg_NO_LIBTORCH)
+    # The same C++ ABI as LibTorch all the same.
     target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:torch,INTERFACE_COMPILE_OPTIONS>)
   else()
     target_link_libraries(${target} PUBLIC torch)
@@ -43,6 +48,8 @@ function(tutti_layer folder)
   endif()
   if(TUTTI_UNITY STREQUAL "ALL")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    # A source is a main file for GCC only as long as nobody includes it.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 
   set_property(GLOBAL APPEND PROPERTY TUTTI_LAYERS ${target})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # tutti_tests():       one GoogleTest executable out of globbed test files, and its ctest entries.
+# tutti_test_flags():  the flags of a target of tests; fewer than those of the library.
 # tutti_test_setup():  what every ctest entry has: a label, a timeout, sanitizer options.
 
 set(TUTTI_TIMEOUT_FACTOR 1)
@@ -9,10 +10,10 @@ if(TUTTI_SANITIZE)
   set(TUTTI_TIMEOUT_FACTOR 6)  # Sanitizers make tests several times slower.
 endif()
 if(TUTTI_SANITIZE MATCHES "thread")
-  # LibTorch is not instrumented. There is no suppression file: one that names LibTorch would also
-  # hide our own races inside its hooks.
+  # LibTorch is not instrumented. No suppression names it: that would also hide our own races inside
+  # its hooks. Those for gRPC concern code of its headers alone.
   set(TUTTI_TEST_ENVIRONMENT
-    ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1")
+    ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/sanitizer/tsan_grpc.txt")
 elseif(TUTTI_SANITIZE MATCHES "undefined")
   set(TUTTI_TEST_ENVIRONMENT ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1")
 endif()
@@ -23,14 +24,35 @@ function(tutti_test_setup name label seconds)
     LABELS ${label} TIMEOUT ${timeout} ${TUTTI_TEST_ENVIRONMENT})
 endfunction()
 
-# tutti_tests(<name> FILES <globs>... [LABEL <label>] [TIMEOUT <seconds>] [TSAN_WITHOUT <filters>...])
+# Tests are optimised less than the library, which keeps the flags of the preset. With sanitizers,
+# optimising a test takes longer than running it as it is. Two checks of every access through a
+# pointer cost the most and are for the library only: a null pointer stops a test without them.
+function(tutti_test_flags target)
+  if(TUTTI_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  else()
+    target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1 -g0>)
+  endif()
+  if(TUTTI_SANITIZE MATCHES "undefined")
+    target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment)
+  endif()
+endfunction()
+
+# tutti_tests(<name> FILES <globs>... [BATCHES <number>] [LABEL <label>] [TIMEOUT <seconds>] [LAYERS <folders>...]
+#             [TSAN_WITHOUT <filters>...])
 #
+# LAYERS are all that the tests link, in place of the whole library: tests of what needs no LibTorch.
 # A program that links LibTorch takes more than half a second to start, so an executable is one
 # ctest entry. The thread sanitizer leaves out what has nothing to show it: cases with one thread.
+# In unity mode the files are compiled in so many batches: every batch reads LibTorch's headers, which
+# takes a quarter of a minute, but a large one needs memory and may keep the other cores waiting.
 function(tutti_tests name)
-  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "FILES;TSAN_WITHOUT" ${ARGN})
+  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT" "FILES;LAYERS;TSAN_WITHOUT" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
+  endif()
+  if(NOT arg_BATCHES)
+    set(arg_BATCHES 1)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
@@ -42,11 +64,18 @@ function(tutti_tests name)
 
   add_executable(${name} ${sources})
   tutti_compile_flags(${name})
-  # Most of the time goes into templates of headers; optimising them again finds nothing.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
-  target_link_libraries(${name} PRIVATE tutti_test_support)
+  tutti_test_flags(${name})
+  if(arg_LAYERS)
+    list(TRANSFORM arg_LAYERS PREPEND tutti_)
+    target_link_libraries(${name} PRIVATE ${arg_LAYERS} GTest::gtest_main)
+  else()
+    target_link_libraries(${name} PRIVATE tutti_test_support)
+  endif()
   if(NOT TUTTI_UNITY STREQUAL "OFF")
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+    list(LENGTH sources files)
+    math(EXPR batch_size "(${files} + ${arg_BATCHES} - 1) / ${arg_BATCHES}")
+    set_target_properties(${name} PROPERTIES
+      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch_size})
   endif()
 
   set(filter "")

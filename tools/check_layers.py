@@ -10,20 +10,29 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each folder of tutti/ and the folders it may include, all of them on lower levels.
 LAYERS = {
     "base": set(),
+    "cluster": {"base"},
+    "rpc": {"base"},
     "device": {"base"},
     "nest": {"base"},
     "values": {"nest", "device", "base"},
     "data": {"nest", "device", "base"},
-    "collectives": {"values", "nest", "device", "base"},
-    "strategy": {"collectives", "values", "data", "nest", "device", "base"},
+    "collectives": {"rpc", "values", "nest", "device", "base"},
+    "strategy": {"collectives", "rpc", "cluster", "values", "data", "nest", "device", "base"},
     "train": {"strategy", "collectives", "values", "data", "nest", "device", "base"},
 }
 
 # Third-party headers by their first path component, for each folder and kind of file.
 TORCH = {"ATen", "c10"}
-THIRD_PARTY_H = {folder: TORCH for folder in LAYERS} | {"base": set(), "train": TORCH | {"torch"}}
+THIRD_PARTY_H = {folder: TORCH for folder in LAYERS} | {
+    "base": set(),
+    "cluster": set(),
+    "rpc": set(),
+    "train": TORCH | {"torch"},
+}
 THIRD_PARTY_CC = {folder: TORCH | {"torch"} for folder in LAYERS} | {
     "base": {"fmt", "spdlog"},
+    "cluster": {"nlohmann"},
+    "rpc": {"grpc", "grpcpp", "nlohmann", "openssl"},
     "strategy": TORCH | {"torch", "nlohmann"},
 }
 
@@ -31,7 +40,7 @@ THIRD_PARTY_CC = {folder: TORCH | {"torch"} for folder in LAYERS} | {
 HEAVY = {"torch/torch.h", "ATen/ATen.h"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
-SYSTEM = {"sys", "linux", "net", "arpa"}
+SYSTEM = {"sys", "linux", "net", "netinet", "arpa"}
 
 
 def check_library_file(path: Path, text: str) -> list[str]:
@@ -51,10 +60,15 @@ def check_library_file(path: Path, text: str) -> list[str]:
             errors.append(f'"{name}" must be written from the root: "tutti/<folder>/<file>.h"')
         elif "/" in name and folder is not None:
             first = name.split("/")[0]
-            table = THIRD_PARTY_H if path.suffix == ".h" else THIRD_PARTY_CC
+            table = THIRD_PARTY_H if path.suffix == ".h" and not is_private(parts) else THIRD_PARTY_CC
             if first not in table[folder] | SYSTEM:
                 errors.append(f"<{name}> may not be included in a {path.suffix} of {folder}/")
     return errors
+
+
+def is_private(parts: tuple[str, ...]) -> bool:
+    """Headers of rpc/internal are not installed, so they may see what sources may see."""
+    return parts[:2] == ("rpc", "internal")
 
 
 def check_own_include(folder: str | None, quote: str, name: str) -> list[str]:
@@ -73,7 +87,7 @@ def check_own_include(folder: str | None, quote: str, name: str) -> list[str]:
 
 
 def check_program(path: Path, text: str) -> list[str]:
-    """Examples and benchmarks are written as a user's program: public headers only."""
+    """Commands, examples and benchmarks are written as a user's program: public headers only."""
     return [
         f"{name} is private to the library"
         for _, name in INCLUDE.findall(text)
@@ -86,6 +100,7 @@ def main() -> int:
     failures = []
     for top, check in (
         ("tutti", check_library_file),
+        ("cli", check_program),
         ("examples", check_program),
         ("benchmarks", check_program),
     ):

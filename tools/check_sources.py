@@ -10,7 +10,8 @@ LICENCE = "// SPDX-License-Identifier: Apache-2.0"
 REASON = "// Long because"
 
 # Folders of tests/ whose sources are built by name or by a glob of their own.
-OTHER_TEST_FOLDERS = {"support", "compile_fail", "sanitizer", "install", "fuzz", "interop", "property"}
+OTHER_TEST_FOLDERS = {"support", "compile_fail", "sanitizer", "install", "fuzz", "interop", "property",
+                      "communicator"}
 
 
 def cmake_words(folder: Path) -> set[str]:
@@ -77,7 +78,7 @@ def is_source(path: Path) -> bool:
 def main() -> int:
     failures = check_library_lists() + check_globs()
     count = 0
-    for top in ("tutti", "tests", "examples", "benchmarks"):
+    for top in ("tutti", "cli", "tests", "examples", "benchmarks"):
         for path in sorted((ROOT / top).rglob("*.*")):
             if is_source(path):
                 count += 1

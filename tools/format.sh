@@ -14,7 +14,7 @@ if ! "$formatter" --version | grep -q 'version 14\.'; then
   exit 1
 fi
 
-mapfile -t files < <(find tutti tests examples benchmarks -regex '.*\.\(h\|cc\|inc\)' | sort)
+mapfile -t files < <(find tutti cli tests examples benchmarks -regex '.*\.\(h\|cc\|inc\)' | sort)
 if [[ ${1:-} != --check ]]; then
   "$formatter" -i "${files[@]}"
   exit

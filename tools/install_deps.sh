@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# install_deps.sh [--lint|--fuzz]: installs the Debian packages that are missing; --lint adds those of
-# the formatter and the analysis, --fuzz those of the fuzzer. Needs neither network nor root when
-# nothing is missing.
+# install_deps.sh [--lint|--fuzz|--bench]: installs the Debian packages that are missing; --lint adds
+# those of the formatter and the analysis, --fuzz those of the fuzzer, --bench those that benchmarks
+# compare with. Needs neither network nor root when nothing is missing.
 #
 # LibTorch is left to you if TORCH, or a folder of CMAKE_PREFIX_PATH, is an unpacked LibTorch.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache make pkgconf python3 nlohmann-json3-dev libgtest-dev
-  librapidcheck-dev zlib1g-dev python3-numpy python3-crc32c python3-protobuf)
+  librapidcheck-dev zlib1g-dev libgrpc++-dev libssl-dev python3-numpy python3-crc32c python3-protobuf
+  iproute2)
 [[ ${1:-} == --lint ]] && packages+=(clang clang-format clang-tidy git)
 [[ ${1:-} == --fuzz ]] && packages+=(clang libclang-rt-dev)
+[[ ${1:-} == --bench ]] && packages+=(python3-torch libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich)
 
 fail() {
   echo "install_deps: $*" >&2

@@ -17,6 +17,7 @@
 #include <limits>
 #include <numeric>
 #include <string_view>
+#include <utility>
 
 namespace bench {
 namespace {
@@ -130,7 +131,21 @@ double Comparison::difference(size_t longer, size_t shorter) const {
   return quantile(differences, 0.5);
 }
 
-Comparison Harness::compare(const std::string& case_name, const std::vector<Variant>& variants) {
+double Comparison::ratio(size_t longer, size_t shorter) const {
+  if (noisy) return best[longer] / best[shorter];
+  std::vector<double> ratios;
+  for (size_t r = 0; r < times[longer].size(); ++r) {
+    ratios.push_back(times[longer][r] / times[shorter][r]);
+  }
+  return quantile(ratios, 0.5);
+}
+
+double Comparison::typical(size_t variant) const {
+  return noisy ? best[variant] : quantile(times[variant], 0.5);
+}
+
+Comparison Harness::compare(const std::string& case_name, const std::vector<Variant>& variants,
+                            size_t ours) {
   const size_t count = variants.size();
   const double target = smoke_ ? 1e-4 : kSeconds;
   std::vector<int64_t> iterations;
@@ -162,30 +177,34 @@ Comparison Harness::compare(const std::string& case_name, const std::vector<Vari
     for (size_t v = 0; v < count; ++v) result.times[v].push_back(seconds[v]);
   }
   result.noisy = loads.size() < kEnough && !smoke_;
-  for (size_t v = 1; v < count; ++v) report(case_name, variants, v, result, loads, dropped);
+  for (size_t o = 0; o < ours; ++o) {
+    const std::string name = ours > 1 ? case_name + "/" + variants[o].name : case_name;
+    for (size_t v = ours; v < count; ++v) report(name, variants, o, v, result, loads, dropped);
+  }
   return result;
 }
 
-void Harness::report(const std::string& case_name, const std::vector<Variant>& variants, size_t v,
-                     const Comparison& result, const std::vector<double>& loads,
+void Harness::report(const std::string& case_name, const std::vector<Variant>& variants, size_t o,
+                     size_t v, const Comparison& result, const std::vector<double>& loads,
                      int dropped) const {
   const std::string name = topic_ + "/" + case_name + "/" + variants[v].name;
   std::string goal;
-  if (variants[v].target > 0) {
+  const double target = o == 0 ? variants[v].target : variants[v].more_targets[o - 1];
+  if (target > 0) {
     std::array<char, 32> text = {};
-    std::snprintf(text.data(), text.size(), ", target %.2f", variants[v].target);
+    std::snprintf(text.data(), text.size(), ", target %.2f", target);
     goal = text.data();
   }
   if (result.noisy) {
     std::printf("ratio %s noisy  (%zu quiet rounds of %d; best of all: ours %s, %s %s, %.2f%s)\n",
                 name.c_str(), loads.size(), dropped + static_cast<int>(loads.size()),
-                time_name(result.best[0]).c_str(), variants[v].name.c_str(),
-                time_name(result.best[v]).c_str(), result.best[v] / result.best[0], goal.c_str());
+                time_name(result.best[o]).c_str(), variants[v].name.c_str(),
+                time_name(result.best[v]).c_str(), result.best[v] / result.best[o], goal.c_str());
     return;
   }
   std::vector<double> ratios;
   for (size_t r = 0; r < loads.size(); ++r) {
-    ratios.push_back(result.times[v][r] / result.times[0][r]);
+    ratios.push_back(result.times[v][r] / result.times[o][r]);
   }
   std::string limits;
   for (size_t l = 1; l < variants.size(); ++l) {
@@ -195,7 +214,7 @@ void Harness::report(const std::string& case_name, const std::vector<Variant>& v
   }
   std::printf(
       "ratio %s %.2f  (ours %s, %s %s, %squartiles %.2f..%.2f%s, foreign %.2f, %zu rounds)\n",
-      name.c_str(), quantile(ratios, 0.5), time_name(quantile(result.times[0], 0.5)).c_str(),
+      name.c_str(), quantile(ratios, 0.5), time_name(quantile(result.times[o], 0.5)).c_str(),
       variants[v].name.c_str(), time_name(quantile(result.times[v], 0.5)).c_str(), limits.c_str(),
       quantile(ratios, 0.25), quantile(ratios, 0.75), goal.c_str(), quantile(loads, 0.5),
       loads.size());

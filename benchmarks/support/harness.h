@@ -23,6 +23,8 @@ struct Variant {
   bool is_limit = false;
   /// The ratio that ours is meant to reach against it; 0 if none was set.
   double target = 0;
+  /// The same for the second variant of ours and further ones.
+  std::vector<double> more_targets = {};
 };
 
 /// Seconds of one iteration of each variant.
@@ -34,6 +36,11 @@ struct Comparison {
   /// The median over the rounds of how much longer one variant takes than another; if the case is
   /// noisy, the difference of their best times.
   double difference(size_t longer, size_t shorter) const;
+
+  /// The median of the ratios of their times, and of the times of one; if the case is noisy, of
+  /// their best times.
+  double ratio(size_t longer, size_t shorter) const;
+  double typical(size_t variant) const;
 };
 
 class Harness {
@@ -51,14 +58,17 @@ class Harness {
   ///   ratio <topic>/<case>/<peer> <value>  (ours ..., <peer> ..., limit ..., quartiles, ...)
   /// where a value above 1 means that ours is faster. Against a limit the value is
   /// the part of it that ours reaches.
-  Comparison compare(const std::string& case_name, const std::vector<Variant>& variants);
+  /// If the first `ours` variants are ours, each is compared and named in the case.
+  Comparison compare(const std::string& case_name, const std::vector<Variant>& variants,
+                     size_t ours = 1);
 
   /// Stops the program with a message when a result is wrong.
   static void check(bool ok, const std::string& what);
 
  private:
-  void report(const std::string& case_name, const std::vector<Variant>& variants, size_t v,
-              const Comparison& result, const std::vector<double>& loads, int dropped) const;
+  void report(const std::string& case_name, const std::vector<Variant>& variants, size_t o,
+              size_t v, const Comparison& result, const std::vector<double>& loads,
+              int dropped) const;
 
   std::string topic_;
   std::string filter_;

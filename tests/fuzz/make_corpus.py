@@ -33,6 +33,16 @@ def idx(code, shape, data):
     return bytes([0, 0, code, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + data
 
 
+def message(valid, bytes_=0, offset=0, is_inline=0, ready=0):
+    """A slot of shared memory, as host_link_fuzz.cc reads it."""
+    return (struct.pack("<BII4QQQ", valid, ready, is_inline, 0, 0, 0, 0, bytes_, offset)
+            + b"inline bytes ..." + bytes(120))
+
+
+def frame(kind, status=0, version=1):
+    return b"tuttirpc" + bytes([version, kind, status]) + bytes(5) + bytes(range(32)) + bytes(16)
+
+
 def files():
     small = npy("'|u1'", False, "(2, 3)", b"123456")
     return {
@@ -74,6 +84,56 @@ def files():
             "doubles": idx(14, (), bytes(8)),
             "huge": idx(12, (0xFFFFFFFF, 0xFFFFFFFF), b"x"),
             "gzip": gzip.compress(idx(11, (1, 2), b"1234"), mtime=0),
+        },
+        "tf_config": {
+            "two_workers": b'{"cluster": {"worker": ["hostA:4321", "hostB:4321"]}, '
+            b'"task": {"type": "worker", "index": 1}}',
+            "all_jobs": b'{"cluster": {"chief": ["c:1"], "worker": ["w:1"], "ps": ["p:1", "q:1"], '
+            b'"evaluator": ["e:1"]}, "task": {"type": "ps", "index": "1"}}',
+            "sparse": b'{"cluster": {"worker": {"3": "d:4", "1": "b:2"}}, "task": {"index": 3}}',
+            "kubeflow": b'{"cluster":{"worker":["j-worker-0.ns.svc:2222"]},"task":{"type":"worker",'
+            b'"index":0},"environment":"cloud"}',
+            "rpc": b'{"rpc_layer": "grpc", "session_master": "grpc://m:1", "other": [null, 1.5e3]}',
+            "ipv6": b'{"cluster": {"worker": ["[::1]:80", "[fe80::1%eth0]:80"]}}',
+            "ipv4": b'{"cluster": {"worker": ["10.0.0.1:65535", "300.0.0.1:1"]}}',
+            "lines": b'{\n  "cluster": {\n    "worker": [\n      "a:1"\n    ]\n  }\n}\n',
+            "empty_object": b"{}",
+            "empty_cluster": b'{"cluster": {}}',
+            "empty_job": b'{"cluster": {"worker": []}}',
+            "single_quotes": b"{'cluster': {'worker': ['a:1']}}",
+            "no_quotes": b"{cluster: {worker: [a:1]}}",
+            "twice": b'{"cluster": {"worker": ["a:1"], "worker": ["b:1"]}}',
+            "index_twice": b'{"cluster": {"worker": {"1": "a:1", "01": "b:1"}}}',
+            "deep": b'{"a":' + b"[" * 20 + b"]" * 20 + b"}",
+            "big_index": b'{"cluster": {"worker": {"99999999999": "a:1"}}, "task": {"index": 1e400}}',
+            "numbers": b'{"task": {"index": -1}, "cluster": {"worker": {"-1": "a:1"}}}',
+            "escapes": b'{"cluster": {"w\\u00f6rker\\n": ["\\ud83d\\ude00:1"]}}',
+            "not_utf8": b'{"cluster": {"\xff\xfe": ["\xc3:1"]}}',
+            "mark": b'\xef\xbb\xbf{"cluster": {"worker": ["a:1"]}}',
+            "cut": b'{"cluster": {"worker": ["hostA:43',
+        },
+        "host_link": {
+            "all_gather": b"\0\0" + message(31),
+            "broadcast": b"\1\0" + message(31),
+            "exchange_in_two": b"\2\0" + message(23, 2048, 4096) + message(23, 2048, 4096),
+            "small_reduction": b"\3\0" + message(31),
+            "large_reduction": b"\4\0" + message(31) + message(31),
+            "inline": b"\0\0" + message(19, 16, 0, 1),
+            "beyond_the_end": b"\0\0" + message(23, 1, 1 << 60),
+            "other_operation": b"\3\0" + message(30),
+            "not_ready": b"\3\0" + message(15, ready=7),
+            "failed": b"\3\1\6\4gone",
+        },
+        "rpc": {
+            "hello_and_proof": frame(1) + frame(3),
+            "challenge_and_verdict": frame(2) + frame(4),
+            "refused": frame(2, status=1),
+            "other_version": frame(1, version=2),
+            "join": b'{"rank":1,"world":2,"job":"j","instance":"x","address":"h:1",'
+            b'"facts":{"a":"1"},"info":{}}',
+            "done": b'{"state":"done","epoch":"7","addresses":["h:1"],"info":[{"a":"b"}]}',
+            "waiting": b'{"state":"waiting","missing":"worker 1 of 2"}',
+            "deep": b'{"a":' + b"[" * 20 + b"]" * 20 + b"}",
         },
     }
 

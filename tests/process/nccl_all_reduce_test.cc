@@ -3,6 +3,7 @@
 #include "tutti/collectives/nccl_all_reduce.h"
 
 #include <cstdlib>
+#include <latch>
 #include <set>
 #include <thread>
 
@@ -11,7 +12,7 @@
 #include "tutti/strategy/mirrored_strategy.h"
 
 #include "tests/collectives/tree_reference.h"
-#include "tests/strategy/eventually.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/nccl_fixture.h"
@@ -263,11 +264,16 @@ TEST(NcclAllReduce, TeamsThatShareTheObjectTakeTurns) {
     }
   };
   std::thread::id second;
+  std::latch both(2);  // the id of a thread that has ended may come again
   {
-    const Thread a("first", [&] { strategy(0); });
+    const Thread a("first", [&] {
+      strategy(0);
+      both.count_down();
+    });
     const Thread b("second", [&] {
       second = std::this_thread::get_id();
       strategy(1);
+      both.arrive_and_wait();
     });
   }
   // Calls with a rank are 2 * 4 sends and receives and 2 all-gathers of each all-reduce. Those of

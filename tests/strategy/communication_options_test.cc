@@ -17,8 +17,8 @@
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/values/variable.h"
 
-#include "tests/strategy/eventually.h"
 #include "tests/strategy/variable_helpers.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tensors.h"
 

@@ -11,7 +11,7 @@
 #include "tutti/strategy/mirrored_strategy.h"
 
 #include "tests/contract/strategy_contract.h"
-#include "tests/strategy/eventually.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"
 

@@ -14,7 +14,7 @@
 #include "tutti/values/meeting.h"
 
 #include "tests/contract/strategy_contract.h"
-#include "tests/strategy/eventually.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_error.h"
 
 namespace tutti::meeting_request_test {

@@ -19,7 +19,7 @@
 #include "tutti/strategy/one_device_strategy.h"
 
 #include "tests/contract/strategy_contract.h"
-#include "tests/strategy/eventually.h"
+#include "tests/support/eventually.h"
 #include "tests/support/tensors.h"
 
 namespace tutti::replica_random_test {

@@ -3,7 +3,7 @@
 // main() of every test executable. Sixteen logical CPU devices exist unless the name of the
 // program contains "process_tests": those tests ask what a fresh process has, and each of their
 // cases runs in a child process of its own, which costs less than starting the program again. With
-// a filter they run as usual.
+// a filter they run as usual. A first argument may name another program (programs.h).
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -20,6 +20,8 @@
 #include <gtest/gtest.h>
 
 #include "tutti/device/logical_devices.h"
+
+#include "tests/support/programs.h"
 
 namespace {
 
@@ -76,6 +78,9 @@ int run_each_case_in_a_process() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1) {
+    if (const auto* program = tutti::test::Program::find(argv[1])) return program->run();
+  }
   testing::InitGoogleTest(&argc, argv);
   const std::string_view program = argc > 0 ? argv[0] : "";
   if (program.find("process_tests") != std::string_view::npos) {

@@ -20,6 +20,7 @@
 #define TUTTI_REQUIRES(...) TUTTI_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define TUTTI_ACQUIRE(...) TUTTI_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define TUTTI_RELEASE(...) TUTTI_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define TUTTI_TRY_ACQUIRE(...) TUTTI_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 
 namespace tutti {
 
@@ -28,6 +29,7 @@ class TUTTI_CAPABILITY("mutex") Mutex {
  public:
   void lock() TUTTI_ACQUIRE() { mutex_.lock(); }
   void unlock() TUTTI_RELEASE() { mutex_.unlock(); }
+  bool try_lock() TUTTI_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
  private:
   std::mutex mutex_;

@@ -167,7 +167,7 @@ Mirrored<IndexedSlices> CrossDeviceOps::reduce(ReduceOp op, const PerReplica<Ind
   std::vector<const IndexedSlices*> parts;
   for (const IndexedSlices& part : value) parts.push_back(&part);
   const at::NoGradGuard no_grad;
-  const IndexedSlices all = concatenate_slices("CrossDeviceOps::reduce", op, parts);
+  const IndexedSlices all = combine_slices("CrossDeviceOps::reduce", op, parts, options);
   if (destinations.size() == 1 &&
       all.values().device() == torch_device(destinations.devices()[0])) {
     return Mirrored<IndexedSlices>({all});
@@ -179,6 +179,12 @@ Mirrored<IndexedSlices> CrossDeviceOps::reduce(ReduceOp op, const PerReplica<Ind
     results.emplace_back(values[i], indices[i], all.dense_shape());
   }
   return Mirrored<IndexedSlices>(std::move(results));
+}
+
+IndexedSlices CrossDeviceOps::combine_slices(const char* who, ReduceOp op,
+                                             const std::vector<const IndexedSlices*>& parts,
+                                             const CommunicationOptions&) {
+  return concatenate_slices(who, op, parts);
 }
 
 std::vector<Mirrored<at::Tensor>> CrossDeviceOps::batch_reduce(

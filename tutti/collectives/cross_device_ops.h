@@ -140,6 +140,12 @@ class CrossDeviceOps {
   /// calls it at the same time; the outputs are complete when all have returned.
   void all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options);
 
+  /// Slices of all replicas, one after the other, from those of the local ones; kMean divides by
+  /// the number of replicas. Errors begin with `who`.
+  virtual IndexedSlices combine_slices(const char* who, ReduceOp op,
+                                       const std::vector<const IndexedSlices*>& parts,
+                                       const CommunicationOptions& options);
+
   /// What sums gradients in these buckets; it may use this object as long as it lives. By
   /// default all_reduce() of all buckets at the end of backward.
   virtual std::unique_ptr<GradientReducer> make_gradient_reducer(

@@ -8,6 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +21,7 @@ namespace tutti {
 /// Elements that are reduced together: a flat tensor of each local replica, in its arena.
 struct GradientBucket {
   std::vector<at::Tensor> memory;
+  std::string name = {};  ///< For people: of its first parameter.
 
   at::ScalarType dtype() const { return memory.front().scalar_type(); }
   int64_t numel() const { return memory.front().numel(); }
@@ -60,6 +63,14 @@ class GradientReducer {
   /// Reduces what is left and hands every chunk to `reduced` once, on one of the replicas;
   /// true. Or false: all chunks are reduced when all calls have returned, and none was handed out.
   [[nodiscard]] virtual bool finish(size_t replica, ChunkFn reduced) = 0;
+
+  /// Flags that travel with a step: a replica sets some before finish(), as std::atomic_ref; after
+  /// it those are set that a replica of any worker has set. Whoever reads them sets them to zero
+  /// for the next step. Empty if there are no other workers.
+  virtual std::span<uint8_t> flags() { return {}; }
+
+  /// How many there are; 0 at first. Not during a step.
+  virtual void set_num_flags(size_t count) { (void)count; }
 
   /// Forgets a step that was not finished. No other call may be in progress.
   virtual void reset() = 0;

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/add.h>
@@ -112,26 +114,34 @@ Kernel require_kernel(const KernelKey& key) {
 // The contribution of replicas that have none.
 alignas(64) constexpr std::array<std::byte, kBlock * kMaxElementBytes> kZeros{};
 
+// Sums of complex numbers are sums of their parts.
+int64_t parts_of(Element element, Combine combine) {
+  const bool complex = element == Element::kC64 || element == Element::kC128;
+  return complex && combine != Combine::kProduct ? 2 : 1;
+}
+
 // Reduces one range. Groups of four aligned ids are subtrees of the canonical
 // tree, so a level of groups is two levels of the tree in one pass.
 class Reduction {
  public:
-  Reduction(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
-            std::span<void* const> outputs)
-      : combine_(combine_of(op)),
-        leaf_(element_of(dtype)),
-        bytes_(c10::elementSize(dtype)),
+  // `divisor` is that of kSumDivide.
+  Reduction(Combine combine, at::ScalarType in, at::ScalarType out,
+            std::span<const void* const> inputs, std::span<void* const> outputs, double divisor)
+      : combine_(combine),
+        in_(element_of(in)),
+        out_(element_of(out)),
+        in_bytes_(c10::elementSize(in)),
+        out_bytes_(c10::elementSize(out)),
         inputs_(inputs),
         outputs_(outputs),
-        divisor_(static_cast<double>(inputs.size())) {
-    inner_ = leaf_ == Element::kF16 || leaf_ == Element::kBF16 ? Element::kF32 : leaf_;
-    const bool complex = leaf_ == Element::kC64 || leaf_ == Element::kC128;
-    // Sums of complex numbers are sums of their parts.
-    parts_ = complex && combine_ != Combine::kProduct ? 2 : 1;
+        divisor_(divisor) {
+    inner_ = in_ == Element::kF16 || in_ == Element::kBF16 ? Element::kF32 : in_;
+    parts_ = parts_of(in_, combine);
   }
 
   void run(int64_t begin, int64_t end) {
-    if (inputs_.size() == 1 && inputs_[0] != nullptr) return copy(begin, end);
+    const bool unchanged = in_ == out_ && (combine_ != Combine::kSumDivide || divisor_ == 1);
+    if (inputs_.size() == 1 && inputs_[0] != nullptr && unchanged) return copy(begin, end);
     const bool has_gap = std::find(inputs_.begin(), inputs_.end(), nullptr) != inputs_.end();
     const bool one_pass = inputs_.size() <= kMaxFanIn && !has_gap;
     if (one_pass && try_write_all(begin, end)) return;
@@ -144,7 +154,7 @@ class Reduction {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (outputs_[i] == inputs_[0]) continue;
       std::memcpy(output_at(i, begin), leaf_at(0, begin),
-                  static_cast<size_t>(end - begin) * bytes_);
+                  static_cast<size_t>(end - begin) * out_bytes_);
     }
   }
 
@@ -152,7 +162,7 @@ class Reduction {
   bool try_write_all(int64_t begin, int64_t end) {
     if (outputs_.size() != inputs_.size() && outputs_.size() != 1) return false;
     const bool all = outputs_.size() > 1;
-    const Kernel kernel = find_kernel({leaf_, leaf_, combine_, fan_in(inputs_.size()), all});
+    const Kernel kernel = find_kernel({in_, out_, combine_, fan_in(inputs_.size()), all});
     if (kernel == nullptr) return false;
     std::array<const void*, kMaxFanIn> in;
     std::array<void*, kMaxFanIn> out;
@@ -167,16 +177,16 @@ class Reduction {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       nodes_.push_back(inputs_[i] == nullptr ? kZeros.data() : leaf_at(i, begin));
     }
-    Element element = leaf_;
+    Element element = in_;
     size_t scratch_used = 0;
     while (nodes_.size() > kMaxFanIn) {
       element = level(element, count, scratch_used);
     }
     void* first = output_at(0, begin);
-    const Kernel kernel = require_kernel({element, leaf_, combine_, fan_in(nodes_.size()), false});
+    const Kernel kernel = require_kernel({element, out_, combine_, fan_in(nodes_.size()), false});
     kernel(nodes_.data(), &first, count * parts_, divisor_);
     for (size_t i = 1; i < outputs_.size(); ++i) {
-      std::memcpy(output_at(i, begin), first, static_cast<size_t>(count) * bytes_);
+      std::memcpy(output_at(i, begin), first, static_cast<size_t>(count) * out_bytes_);
     }
   }
 
@@ -209,17 +219,19 @@ class Reduction {
   }
 
   const void* leaf_at(size_t i, int64_t begin) const {
-    return static_cast<const std::byte*>(inputs_[i]) + static_cast<size_t>(begin) * bytes_;
+    return static_cast<const std::byte*>(inputs_[i]) + static_cast<size_t>(begin) * in_bytes_;
   }
   void* output_at(size_t i, int64_t begin) const {
-    return static_cast<std::byte*>(outputs_[i]) + static_cast<size_t>(begin) * bytes_;
+    return static_cast<std::byte*>(outputs_[i]) + static_cast<size_t>(begin) * out_bytes_;
   }
   static int fan_in(size_t n) { return static_cast<int>(n); }
 
   Combine combine_;
-  Element leaf_;   // what inputs and outputs hold
+  Element in_;
+  Element out_;
   Element inner_;  // what inner nodes hold
-  size_t bytes_;
+  size_t in_bytes_;
+  size_t out_bytes_;
   int64_t parts_;
   std::span<const void* const> inputs_;
   std::span<void* const> outputs_;
@@ -272,7 +284,106 @@ void reduce_tree(ReduceOp op, at::ScalarType dtype, std::span<const void* const>
   if (begin >= end) return;  // the memory of an empty tensor may be null
   const bool sum = op == ReduceOp::kSum || op == ReduceOp::kMean;
   TUTTI_CHECK(sum || std::find(inputs.begin(), inputs.end(), nullptr) == inputs.end());
-  Reduction(op, dtype, inputs, outputs).run(begin, end);
+  Reduction(combine_of(op), dtype, dtype, inputs, outputs, static_cast<double>(inputs.size()))
+      .run(begin, end);
+}
+
+void reduce_to_node(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
+                    void* node, int64_t begin, int64_t end) {
+  TUTTI_CHECK(!inputs.empty() && reduced_dtype(op, dtype) == dtype);
+  if (begin >= end) return;
+  const Combine combine = op == ReduceOp::kMean ? Combine::kSum : combine_of(op);
+  Reduction(combine, dtype, node_dtype(op, dtype), inputs, std::span<void* const>(&node, 1), 1)
+      .run(begin, end);
+}
+
+// ---- trees whose leaves are nodes
+
+std::vector<TreeNode> maximal_nodes(int replicas, int begin, int end) {
+  std::vector<TreeNode> found;
+  const auto visit = [&](auto&& self, int first, int width) -> void {
+    const int last = std::min(replicas, first + width);
+    if (last <= begin || first >= end) return;
+    if (first >= begin && last <= end) {
+      found.push_back({first, last});
+      return;
+    }
+    self(self, first, width / 2);
+    self(self, first + width / 2, width / 2);
+  };
+  int width = 1;
+  while (width < replicas) width *= 2;
+  visit(visit, 0, width);
+  return found;
+}
+
+NodeTree::NodeTree(int replicas, std::vector<TreeNode> nodes)
+    : replicas_(replicas), nodes_(std::move(nodes)) {
+  TUTTI_CHECK(!nodes_.empty() && nodes_.front().begin == 0 && nodes_.back().end == replicas);
+  const int width = nodes_[0].end;
+  bool even = std::has_single_bit(static_cast<unsigned>(width)) || nodes_.size() == 1;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    even = even && nodes_[i].begin == width * static_cast<int>(i);
+  }
+  if (even) return;  // the canonical tree over the nodes themselves
+  int whole = 1;
+  while (whole < replicas) whole *= 2;
+  plan(0, whole);
+}
+
+// The place of the node above replicas [first, first + width): an input, or the result of a step.
+int NodeTree::plan(int first, int width) {
+  const int last = std::min(replicas_, first + width);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].begin == first && nodes_[i].end == last) return static_cast<int>(i);
+  }
+  TUTTI_CHECK(width > 1);
+  const int half = width / 2;
+  if (first + half >= replicas_) return plan(first, half);  // an odd last one moves up
+  const int left = plan(first, half);
+  const int right = plan(first + half, half);
+  steps_.push_back({left, right});
+  return static_cast<int>(nodes_.size() + steps_.size()) - 1;
+}
+
+void NodeTree::reduce(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
+                      std::span<void* const> outputs, int64_t begin, int64_t end) const {
+  TUTTI_CHECK(inputs.size() == nodes_.size() && reduced_dtype(op, dtype) == dtype);
+  const at::ScalarType inner = node_dtype(op, dtype);
+  if (steps_.empty()) {
+    if (begin >= end) return;
+    Reduction(combine_of(op), inner, dtype, inputs, outputs, replicas_).run(begin, end);
+    return;
+  }
+  thread_local std::vector<std::byte> memory;
+  const size_t node_bytes = kBlock * kMaxElementBytes;
+  if (memory.size() < steps_.size() * node_bytes) memory.resize(steps_.size() * node_bytes);
+  const Element element = element_of(inner);
+  const Combine between = op == ReduceOp::kMean ? Combine::kSum : combine_of(op);
+  const Kernel combine = require_kernel({element, element, between, 2, false});
+  const Kernel finish = require_kernel({element, element_of(dtype), combine_of(op), 2, false});
+  const auto in_bytes = static_cast<int64_t>(c10::elementSize(inner));
+  const auto out_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  for (; begin < end; begin += kBlock) {
+    const int64_t count = std::min(kBlock, end - begin);
+    const auto place = [&](int i) -> const void* {
+      const auto n = static_cast<size_t>(i);
+      if (n >= inputs.size()) return memory.data() + (n - inputs.size()) * node_bytes;
+      return static_cast<const std::byte*>(inputs[n]) + begin * in_bytes;
+    };
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      const bool last = s + 1 == steps_.size();
+      const std::array<const void*, 2> in = {place(steps_[s].left), place(steps_[s].right)};
+      void* out = last ? static_cast<std::byte*>(outputs[0]) + begin * out_bytes
+                       : memory.data() + s * node_bytes;
+      (last ? finish : combine)(in.data(), &out, count * parts_of(element, between), replicas_);
+    }
+    for (size_t i = 1; i < outputs.size(); ++i) {
+      std::memcpy(static_cast<std::byte*>(outputs[i]) + begin * out_bytes,
+                  static_cast<std::byte*>(outputs[0]) + begin * out_bytes,
+                  static_cast<size_t>(count * out_bytes));
+    }
+  }
 }
 
 at::ScalarType node_dtype(ReduceOp op, at::ScalarType dtype) {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -37,6 +38,47 @@ at::ScalarType reduced_dtype(ReduceOp op, at::ScalarType dtype);
 /// nothing after its first call on a thread.
 void reduce_tree(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
                  std::span<void* const> outputs, int64_t begin, int64_t end);
+
+/// A node of the tree: all replicas [begin, end).
+struct TreeNode {
+  int begin;
+  int end;
+  bool operator==(const TreeNode&) const = default;
+};
+
+/// The nodes that lie inside replicas [begin, end) of a tree over `replicas`, and are not below
+/// another one that does: what whoever holds those replicas can compute alone.
+std::vector<TreeNode> maximal_nodes(int replicas, int begin, int end);
+
+/// A node in host memory, of node_dtype(), from the replicas below it. It may be one of the inputs
+/// if their dtype is that of the node.
+void reduce_to_node(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
+                    void* node, int64_t begin, int64_t end);
+
+/// The tree above nodes that cover all replicas, in their order. Immutable.
+class NodeTree {
+ public:
+  NodeTree(int replicas, std::vector<TreeNode> nodes);
+
+  const std::vector<TreeNode>& nodes() const { return nodes_; }
+
+  /// Reduces elements [begin, end) of nodes in host memory, which are of node_dtype(), into each
+  /// output, which is of `dtype`. An output may be one of the inputs if the dtypes are equal.
+  void reduce(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
+              std::span<void* const> outputs, int64_t begin, int64_t end) const;
+
+ private:
+  struct Step {
+    int left;
+    int right;
+  };
+
+  int plan(int first, int width);
+
+  int replicas_;
+  std::vector<TreeNode> nodes_;
+  std::vector<Step> steps_;  // empty: the nodes are the leaves of a canonical tree
+};
 
 /// The same tree by LibTorch's operators, on the device of the first input: for
 /// memory that the host cannot reach. Inputs have equal shapes and dtypes.

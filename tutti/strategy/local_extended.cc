@@ -11,9 +11,10 @@ namespace tutti {
 LocalExtended::LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                              std::shared_ptr<CrossDeviceOps> cross_device_ops,
                              const ReplicaRunnerOptions& options,
-                             const CommunicationOptions& communication_options)
-    : StrategyExtended(std::move(name), devices, 0, static_cast<int>(devices.size()),
-                       communication_options),
+                             const CommunicationOptions& communication_options, int worker,
+                             int workers)
+    : StrategyExtended(std::move(name), devices, worker * static_cast<int>(devices.size()),
+                       workers * static_cast<int>(devices.size()), communication_options),
       cross_device_ops_(cross_device_ops != nullptr ? std::move(cross_device_ops)
                                                     : select_cross_device_ops(devices)),
       runner_(this->name(), *this, contexts(), options) {}

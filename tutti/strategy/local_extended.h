@@ -14,25 +14,28 @@
 namespace tutti {
 
 /// One replica per device; values are combined by `cross_device_ops`
-/// (select_cross_device_ops() when null).
+/// (select_cross_device_ops() when null). Other workers may have more replicas.
 class LocalExtended : public StrategyExtended {
  public:
   LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                 std::shared_ptr<CrossDeviceOps> cross_device_ops,
                 const ReplicaRunnerOptions& options,
-                const CommunicationOptions& communication_options = {});
+                const CommunicationOptions& communication_options = {}, int worker = 0,
+                int workers = 1);
 
   CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
   uint64_t failed_runs() const override { return runner_.failed_runs(); }
   int threads_per_replica() const { return runner_.threads_per_replica(); }
+  const ReplicaRunnerOptions& runner_options() const { return runner_.options(); }
 
   void meet(ReplicaContext& context, MeetingRequest& request) override {
     runner_.meet(context.local_replica_id(), request);
   }
 
- private:
+ protected:
   void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override { runner_.run(fn); }
 
+ private:
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
   ReplicaRunner runner_;
 };

@@ -17,6 +17,7 @@
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/default_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
 
 namespace tutti {
@@ -181,6 +182,12 @@ Strategy make_strategy(const StrategyConfig& config) {
                                   {.runner = {.threads_per_replica = config.threads_per_replica,
                                               .concurrent_replicas = config.concurrent_replicas}});
   }
+  if (config.strategy == "multi_worker_mirrored") {
+    return MultiWorkerMirroredStrategy(
+        nullptr, {.devices = config.devices,
+                  .runner = {.threads_per_replica = config.threads_per_replica,
+                             .concurrent_replicas = config.concurrent_replicas}});
+  }
   if (config.strategy == "one_device") {
     if (config.devices.size() > 1) {
       refuse(message("one_device takes one device, not ", config.devices.size(),
@@ -194,7 +201,8 @@ Strategy make_strategy(const StrategyConfig& config) {
     return Strategy(default_strategy_extended());
   }
   refuse(message("unknown strategy \"", config.strategy,
-                 "\"; known are mirrored, central_storage, one_device, default."));
+                 "\"; known are mirrored, multi_worker_mirrored, central_storage, one_device, "
+                 "default."));
 }
 
 Strategy make_strategy(int& argc, char** argv) {
@@ -202,8 +210,9 @@ Strategy make_strategy(int& argc, char** argv) {
 }
 
 const char* strategy_flags_help() {
-  return "  --strategy=NAME           mirrored (default), central_storage, one_device or\n"
-         "                            default\n"
+  return "  --strategy=NAME           mirrored (default), multi_worker_mirrored (the cluster\n"
+         "                            is found in the environment), central_storage,\n"
+         "                            one_device or default\n"
          "  --devices=LIST            e.g. CPU:0,CPU:1 or GPU:0; empty: all GPUs, else all CPUs\n"
          "  --parameter-device=NAME   of central_storage, e.g. CPU:0\n"
          "  --threads-per-replica=N   0: usable cores divided by replicas\n"

@@ -14,7 +14,7 @@ namespace tutti {
 
 /// What to make. Keys of the JSON form have the same names.
 struct StrategyConfig {
-  /// "mirrored", "central_storage", "one_device" or "default"
+  /// "mirrored", "multi_worker_mirrored", "central_storage", "one_device" or "default"
   std::string strategy = "mirrored";
   std::vector<std::string> devices = {};
   std::string parameter_device = {};  ///< of central_storage
@@ -31,7 +31,8 @@ struct StrategyConfig {
 Strategy make_strategy(const StrategyConfig& config);
 
 /// Takes these flags out of argv and leaves all others:
-///   --strategy=mirrored|central_storage|one_device|default   --devices=CPU:0,CPU:1
+///   --strategy=mirrored|multi_worker_mirrored|central_storage|one_device|default
+///   --devices=CPU:0,CPU:1
 ///   --parameter-device=CPU:0   --threads-per-replica=N   --concurrent-replicas=N
 ///   --strategy-config=FILE
 /// A flag wins over the file. "--flag value" is accepted as well.

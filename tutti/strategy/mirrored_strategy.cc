@@ -2,10 +2,13 @@
 
 #include "tutti/strategy/mirrored_strategy.h"
 
+#include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/cluster/resolvers/simple.h"
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
 #include "tutti/strategy/local_extended.h"
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
 namespace tutti {
 namespace {
@@ -32,5 +35,33 @@ std::shared_ptr<LocalExtended> make_extended(const std::vector<std::string>& dev
 MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
                                    const MirroredStrategyOptions& options)
     : Strategy(make_extended(devices, options)) {}
+
+void MirroredStrategy::configure(const ClusterSpec& cluster_spec, const std::string& task_type,
+                                 int task_id) {
+  auto* const local = dynamic_cast<LocalExtended*>(&extended());
+  const char* reason = nullptr;
+  if (local == nullptr || extended().num_workers() > 1) reason = "it is configured already";
+  if (extended().has_variables()) reason = "it has variables already";
+  if (extended().weak_from_this().use_count() > 1) reason = "other handles of it exist";
+  if (reason != nullptr) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                message("MirroredStrategy::configure: ", extended().describe(),
+                        " cannot become a "
+                        "strategy of several workers: ",
+                        reason,
+                        ". Call configure() right after it was made, or make a "
+                        "MultiWorkerMirroredStrategy."));
+  }
+  MultiWorkerMirroredStrategyOptions options;
+  for (const DeviceSpec& device : local->worker_devices()) {
+    options.devices.push_back(device.short_name());
+  }
+  options.communication_options = local->communication_options();
+  options.runner = local->runner_options();
+  const auto resolver = std::make_shared<SimpleClusterResolver>(cluster_spec);
+  resolver->set_task_type(task_type);
+  resolver->set_task_id(task_id);
+  static_cast<Strategy&>(*this) = MultiWorkerMirroredStrategy(resolver, options);
+}
 
 }  // namespace tutti

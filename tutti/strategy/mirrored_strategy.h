@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/cluster_spec.h"
 #include "tutti/strategy/replica_runner.h"
 #include "tutti/strategy/strategy.h"
 
@@ -34,6 +35,11 @@ class MirroredStrategy : public Strategy {
   /// one that is listed twice or belongs to another process.
   explicit MirroredStrategy(const std::vector<std::string>& devices = {},
                             const MirroredStrategyOptions& options = {});
+
+  /// Turns this handle into the strategy of one worker of a cluster, with the same devices and
+  /// options; waits for the other workers as MultiWorkerMirroredStrategy does. Only before anything
+  /// was made with it: kFailedPrecondition when a variable or another handle of it exists.
+  void configure(const ClusterSpec& cluster_spec, const std::string& task_type, int task_id);
 };
 
 }  // namespace tutti

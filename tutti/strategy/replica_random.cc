@@ -92,8 +92,13 @@ uint64_t mix(uint64_t x) {
 
 }  // namespace
 
+at::Generator current_cpu_generator() {
+  return random_of_this_thread != nullptr ? random_of_this_thread->generator()
+                                          : at::detail::getDefaultCPUGenerator();
+}
+
 uint64_t draw_random_key() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Generator generator = current_cpu_generator();
   const std::lock_guard<std::mutex> lock(generator.mutex());
   return at::get_generator_or_default<at::CPUGeneratorImpl>(generator, generator)->random64();
 }

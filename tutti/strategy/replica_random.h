@@ -17,7 +17,12 @@
 
 namespace tutti {
 
-/// Draws the key of one run from LibTorch's default CPU generator.
+/// What the calling thread draws from on the CPU: LibTorch's default generator, unless a Scope says
+/// otherwise.
+at::Generator current_cpu_generator();
+
+/// Draws the key of one run from LibTorch's default CPU generator, or from the calling thread's
+/// own.
 uint64_t draw_random_key();
 
 /// The generator of one replica. Not thread-safe: one thread at a time uses it.

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -40,6 +41,8 @@ struct InputProgress {
   int64_t pass = 0;  ///< Counts the iterators that were made, in the order of the program.
   int64_t step = 0;
   int local_replicas_with_data = 0;
+  /// Set when the iterator is dropped: whoever waits shall give up, with any error.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 /// StrategyExtended::update(kUngrouped, ...) returns a vector instead of a Mirrored.
@@ -99,8 +102,24 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
     return progress.local_replicas_with_data;
   }
 
+  /// The iterator of a pass was dropped.
+  virtual void end_input_pass(int64_t pass) { (void)pass; }
+
   /// A number that all workers agree on, given that of this one. All call it together.
   virtual uint64_t agree_on_seed(uint64_t mine) { return mine; }
+
+  /// Bytes of every worker, in their order, given those of this one. All call it together.
+  virtual std::vector<at::Tensor> gather_from_workers(const at::Tensor& mine,
+                                                      std::string_view name) {
+    (void)name;
+    return {mine};
+  }
+
+  /// Replaces the contents of a tensor by those that worker 0 has. All call it together.
+  virtual void take_from_first_worker(const at::Tensor& tensor, std::string_view name) {
+    (void)tensor;
+    (void)name;
+  }
 
   /// Numbers the passes over distributed datasets, which all workers begin in the same
   /// order. After a restored pass come those that followed it. Thread-safe.
@@ -171,6 +190,9 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   auto update_own(int local_replica, const Variable& variable, const F& fn, const A&... args);
 
   bool variable_created_in_scope(const Variable& variable) const;
+
+  /// Whether a variable was ever made. Thread-safe.
+  bool has_variables() const { return has_variables_.load(); }
 
   /// The variable that the tensor is a component of, if any. Thread-safe.
   std::optional<Variable> value_container(const at::Tensor& component) const;
@@ -247,6 +269,7 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   int num_replicas_;
   CommunicationOptions communication_options_;
   std::atomic<int64_t> input_passes_{0};
+  std::atomic<bool> has_variables_{false};
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::unique_ptr<internal::VariableRegistry> variables_;
 };

@@ -197,9 +197,41 @@ bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
     }
     return false;
   }
+  set_flags(replica);
   const bool handed_out = reducer_->finish(replica, reduced);
   me.is_measured = with_norm && handed_out;
   return handed_out && with_update;
+}
+
+void OptimizerCore::collect_sparse(const char* function, size_t replica, CallSite site) {
+  sparse_->collect(replica);
+  if (sparse_->empty() || extended_.num_workers() == 1) return;
+  const auto gather = [this] { sparse_->gather(extended_); };
+  meet(function, false, replica, site, gather);
+}
+
+// Which gradients this replica has: other workers must know which parameters are used at all.
+void OptimizerCore::set_flags(size_t replica) {
+  const std::span<uint8_t> flags = reducer_->flags();
+  for (size_t s = 0; s < flags.size(); ++s) {
+    if (!buckets_->was_filled(replica, s)) continue;
+    std::atomic_ref<uint8_t>(flags[s]).store(1, std::memory_order_relaxed);
+  }
+}
+
+// By one for all, after finish(). Returns whether another worker uses a parameter for the first
+// time.
+bool OptimizerCore::take_flags() {
+  bool news = false;
+  const std::span<uint8_t> flags = reducer_->flags();
+  for (size_t s = 0; s < flags.size(); ++s) {
+    if (flags[s] != 0 && live_[s] == 0) {
+      live_[s] = 1;
+      news = true;
+    }
+    flags[s] = 0;
+  }
+  return news;
 }
 
 void OptimizerCore::synchronize(CallSite site) {
@@ -210,15 +242,18 @@ void OptimizerCore::synchronize(CallSite site) {
   Replica& me = replicas_[replica];
   if (me.is_synchronized) return;
   if (buckets_->complete(replica)) news_.store(true, std::memory_order_relaxed);
-  sparse_->collect(replica);
+  collect_sparse(function, replica, site);
   bool has_news = false;  // read where all are: the first that leaves may come upon more
   const auto work = [&] {
-    has_news = news_.load(std::memory_order_relaxed);
+    has_news = news_.load(std::memory_order_relaxed) || extended_.num_workers() > 1;
     reduce(replica, false, false);
   };
   meet(function, true, replica, site, work);
   if (has_news) {
-    const auto note = [this] { note_news(); };
+    const auto note = [this] {
+      if (take_flags()) news_.store(true, std::memory_order_relaxed);
+      note_news();
+    };
     meet(function, false, replica, site, note);
   }
   buckets_->publish(replica, live_, 1);
@@ -246,7 +281,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     buckets_->take_changes(replica);
   } else {
     news = buckets_->complete(replica);
-    sparse_->collect(replica);
+    collect_sparse(function, replica, site);
   }
   if (news || !flat_->is_attached(replica) || (fused_ && state_->lacks_state(me.rules))) {
     news_.store(true, std::memory_order_relaxed);
@@ -262,7 +297,9 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     if (!fused_) compare_share(replica);
     const bool with_norm = needs_norm(mine);
     updated = reduce(replica, with_update, with_norm);
-    if (replicas_.size() > 1) modules_->synchronize_buffers(replica, replicas_.size());
+    if (extended_.num_replicas_in_sync() > 1) {
+      modules_->synchronize_buffers(replica, replicas_.size());
+    }
   };
   meet(function, true, replica, site, first, argument, mine.gradient_factor);
   check_hashes(replica);
@@ -329,6 +366,7 @@ void OptimizerCore::note_news() {
 }
 
 void OptimizerCore::settle(const StepControl& control) {
+  if (!replicas_[0].is_synchronized && take_flags()) news_.store(true, std::memory_order_relaxed);
   if (news_.load(std::memory_order_relaxed)) {
     if (!replicas_[0].is_synchronized) note_news();
     bool attached = true;

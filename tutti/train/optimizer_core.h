@@ -128,6 +128,9 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   bool reduce(size_t replica, bool with_update, bool with_norm);
   void measure(const GradientChunk& chunk);
   void settle(const StepControl& control);
+  void collect_sparse(const char* function, size_t replica, CallSite site);
+  void set_flags(size_t replica);
+  bool take_flags();
   void note_news();
   void decide(const StepControl& control);
   std::string first_non_finite() const;

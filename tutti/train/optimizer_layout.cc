@@ -154,6 +154,7 @@ void OptimizerCore::build() {
       *flat_, *reducer_, [this](size_t replica) { forget_failed_run(replica); });
   state_ = fused_ ? std::make_unique<internal::FlatState>(*flat_) : nullptr;
   live_.assign(infos.size(), 0);
+  reducer_->set_num_flags(live_.size());
   square_sums_.assign(reducer_->chunks().size(), 0);
   finite_.assign(reducer_->chunks().size(), 1);
   for (size_t r = 0; r < replicas_.size(); ++r) update_synchronizing(r);

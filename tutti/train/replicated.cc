@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/device/device_scope.h"
+#include "tutti/strategy/replica_random.h"
 #include "tutti/train/internal/tied_weights.h"
 
 namespace tutti::internal {
@@ -20,7 +21,7 @@ namespace {
 // wherever they are moved afterwards.
 class DefaultGenerator {
  public:
-  DefaultGenerator() : generator_(at::detail::getDefaultCPUGenerator()) {}
+  DefaultGenerator() : generator_(current_cpu_generator()) {}
 
   at::Tensor state() {
     const std::lock_guard<std::mutex> lock(generator_.mutex());

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <span>
 #include <typeinfo>
 #include <unordered_set>
 #include <utility>
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/Type.h>
@@ -154,6 +157,13 @@ void ReplicatedModules::check_no_shared_memory(const char* who, const char* reme
 
 void ReplicatedModules::copy_from_primary() const {
   const at::NoGradGuard no_grad;
+  StrategyExtended& extended = strategy_.extended();
+  for (size_t i = 0; i < parameter_names_.size(); ++i) {
+    extended.take_from_first_worker(parameter(0, i), parameter_names_[i]);
+  }
+  for (size_t i = 0; i < buffer_names_.size(); ++i) {
+    extended.take_from_first_worker(buffer(0, i), buffer_names_[i]);
+  }
   for (size_t r = 1; r < size(); ++r) {
     for (size_t i = 0; i < parameter_names_.size(); ++i) {
       if (memory_of(parameter(r, i)) != memory_of(parameter(0, i))) {
@@ -253,22 +263,81 @@ void take_mean(std::span<at::Tensor> tensors, bool on_host) {
               {memory.data(), memory.size()}, 0, first.numel());
 }
 
+void bring_into_agreement(std::vector<at::Tensor>& tensors) {
+  const bool on_host = all_on_host(tensors);
+  // Equal values are left alone: the mean of seven equal numbers may be another number.
+  if (tensors[0].numel() == 0 || !same_form(tensors) || all_equal(tensors, on_host)) return;
+  if (tensors[0].is_floating_point() || tensors[0].is_complex()) {
+    take_mean(tensors, on_host);
+  } else {
+    for (size_t r = 1; r < tensors.size(); ++r) tensors[r].copy_(tensors[0]);
+  }
+}
+
 }  // namespace
 
 void ReplicatedModules::synchronize_buffers(size_t member, size_t members) const {
-  if (size() == 1) return;
   const at::NoGradGuard no_grad;
+  if (strategy_.extended().num_workers() > 1) {
+    if (member == 0) synchronize_buffers_over_workers();
+    return;
+  }
+  if (size() == 1) return;
   std::vector<at::Tensor> tensors(size());
   for (size_t i = member; i < buffer_names_.size(); i += members) {
     for (size_t r = 0; r < size(); ++r) tensors[r] = buffer(r, i);
-    const bool on_host = all_on_host(tensors);
-    // Equal values are left alone: the mean of seven equal numbers may be another number.
-    if (tensors[0].numel() == 0 || !same_form(tensors) || all_equal(tensors, on_host)) continue;
-    if (tensors[0].is_floating_point() || tensors[0].is_complex()) {
-      take_mean(tensors, on_host);
-    } else {
-      for (size_t r = 1; r < size(); ++r) tensors[r].copy_(tensors[0]);
+    bring_into_agreement(tensors);
+  }
+}
+
+// The buffers of all replicas of all workers come here, so that the rule is the same.
+void ReplicatedModules::synchronize_buffers_over_workers() const {
+  if (buffer_names_.empty()) return;
+  // Before them, of each: its bytes, and a number that is the same for the same shape and dtype.
+  std::vector<at::Tensor> parts;
+  const auto count = static_cast<int64_t>(size() * buffer_names_.size());
+  const at::Tensor forms = at::empty({count, 2}, at::kLong);
+  parts.push_back(forms.view(-1).view(at::kByte));
+  auto* form = forms.data_ptr<int64_t>();
+  for (size_t r = 0; r < size(); ++r) {
+    for (size_t i = 0; i < buffer_names_.size(); ++i) {
+      const at::Tensor& each = buffer(r, i);
+      parts.push_back(each.detach().to(at::kCPU).contiguous().view({-1}).view(at::kByte));
+      *form++ = static_cast<int64_t>(each.nbytes());
+      *form++ =
+          static_cast<int64_t>(std::hash<std::string>{}(message(each.scalar_type(), each.sizes())));
     }
+  }
+  StrategyExtended& extended = strategy_.extended();
+  const at::Tensor mine = at::cat(parts);
+  const auto all = extended.gather_from_workers(mine, "buffers of the modules");
+  std::vector<std::vector<at::Tensor>> tensors(buffer_names_.size());  // of all replicas
+  std::vector<bool> alike(buffer_names_.size(), true);
+  for (const at::Tensor& worker : all) {
+    const bool has_forms = worker.numel() >= count * 16;
+    const at::Tensor theirs =
+        has_forms ? worker.narrow(0, 0, count * 16).clone().view(at::kLong) : at::Tensor();
+    int64_t begin = count * 16;
+    for (int64_t n = 0; n < count; ++n) {
+      const auto i = static_cast<size_t>(n) % buffer_names_.size();
+      const at::Tensor& mine_i = buffer(0, i);
+      const int64_t bytes = has_forms ? theirs[2 * n].item<int64_t>() : 0;
+      const bool same = has_forms && bytes == static_cast<int64_t>(mine_i.nbytes()) &&
+                        theirs[2 * n + 1].equal(forms[static_cast<int64_t>(i)][1]) &&
+                        begin + bytes <= worker.numel();
+      alike[i] = alike[i] && same;
+      if (same) {
+        tensors[i].push_back(
+            worker.narrow(0, begin, bytes).clone().view(mine_i.scalar_type()).view(mine_i.sizes()));
+      }
+      begin += bytes;
+    }
+  }
+  const auto first = static_cast<size_t>(extended.worker_index()) * size();
+  for (size_t i = 0; i < buffer_names_.size(); ++i) {
+    if (!alike[i]) continue;  // resized to the rows it got
+    bring_into_agreement(tensors[i]);
+    for (size_t r = 0; r < size(); ++r) buffer(r, i).copy_(tensors[i][first + r]);
   }
 }
 

@@ -103,6 +103,7 @@ class ReplicatedModules : private internal::ErrorExplainer {
   void check_outside_of_replicas(const char* who, const char* instead) const;
 
  private:
+  void synchronize_buffers_over_workers() const;
   /// Names the layers that an error about too few rows may come from.
   std::string explain(const ReplicaContext& context, const std::string& error) const override;
 

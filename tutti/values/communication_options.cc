@@ -6,6 +6,24 @@
 
 namespace tutti {
 
+const char* to_string(CommunicationImplementation implementation) {
+  switch (implementation) {
+    case CommunicationImplementation::kAuto:
+      return "kAuto";
+    case CommunicationImplementation::kHost:
+      return "kHost";
+    case CommunicationImplementation::kGrpc:
+      return "kGrpc";
+    case CommunicationImplementation::kFast:
+      return "kFast";
+  }
+  return "?";
+}
+
+std::ostream& operator<<(std::ostream& out, CommunicationImplementation implementation) {
+  return out << to_string(implementation);
+}
+
 void CommunicationOptions::validate() const {
   if (bytes_per_pack < 0) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -23,6 +41,9 @@ CommunicationOptions CommunicationOptions::merged_with(const CommunicationOption
   CommunicationOptions result = *this;
   if (other.bytes_per_pack != 0) result.bytes_per_pack = other.bytes_per_pack;
   if (other.timeout) result.timeout = other.timeout;
+  if (other.implementation != CommunicationImplementation::kAuto) {
+    result.implementation = other.implementation;
+  }
   return result;
 }
 

@@ -7,8 +7,21 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <ostream>
 
 namespace tutti {
+
+/// How workers on several machines, or in several processes, reach each other.
+enum class CommunicationImplementation : uint8_t {
+  kAuto,  ///< Shared memory where it can be mapped, else gRPC.
+  kHost,  ///< Shared memory only.
+  kGrpc,  ///< gRPC only.
+  kFast,  ///< As kAuto; a backend may use its own all-reduce, whose bits depend on it.
+};
+
+/// "kAuto", ...
+const char* to_string(CommunicationImplementation implementation);
+std::ostream& operator<<(std::ostream& out, CommunicationImplementation implementation);
 
 struct CommunicationOptions {
   /// Tensors are reduced in packs of about this many bytes; 0 means one pack.
@@ -16,6 +29,9 @@ struct CommunicationOptions {
 
   /// How long a replica waits for the others; the strategy's limit if not set.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+
+  /// Of a strategy of several workers; that of a single call has no effect.
+  CommunicationImplementation implementation = CommunicationImplementation::kAuto;
 
   /// Throws kInvalidArgument for a negative size or a timeout that is not positive.
   void validate() const;

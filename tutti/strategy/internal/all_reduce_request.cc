@@ -11,7 +11,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
-#include "tutti/collectives/sparse_reduction.h"
 #include "tutti/strategy/internal/scalar_values.h"
 #include "tutti/strategy/strategy_extended.h"
 
@@ -209,13 +208,14 @@ void AllReduceRequest::complete_other_leaf(const std::vector<Leaf>& column) cons
   if (column[0].kind == Leaf::Kind::kTensor) return;
   if (column[0].kind != Leaf::Kind::kIndexedSlices) {
     const Leaf result = column[0];
-    reduce_scalars(op_, column, result);
+    reduce_scalars(strategy_, op_, column, result);
     for (const Leaf& leaf : column) std::memcpy(leaf.data, result.data, result.bytes);
     return;
   }
   std::vector<const IndexedSlices*> parts;
   for (const Leaf& leaf : column) parts.push_back(&leaf.slices());
-  const IndexedSlices all = concatenate_slices("ReplicaContext::all_reduce", op_, parts);
+  const IndexedSlices all = strategy_.cross_device_ops().combine_slices(
+      "ReplicaContext::all_reduce", op_, parts, options_);
   for (const Leaf& leaf : column) {
     const at::Device device = leaf.slices().values().device();
     leaf.slices() = IndexedSlices(all.values().to(device, /*non_blocking=*/false, /*copy=*/true),

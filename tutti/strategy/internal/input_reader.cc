@@ -85,7 +85,11 @@ InputReader::InputReader(std::shared_ptr<const InputSource> source, data::Elemen
   }
 }
 
-InputReader::~InputReader() = default;
+InputReader::~InputReader() {
+  dropped_.store(true);
+  ahead_ = nullptr;  // joins its thread
+  source_->strategy->end_input_pass(pass_);
+}
 
 std::vector<data::StageStats> InputReader::stats() const {
   std::vector<data::StageStats> all;
@@ -118,7 +122,7 @@ bool InputReader::read(data::Step& step, std::vector<data::Element>& elements) {
   if (ended_) return false;
   StrategyExtended& strategy = *source_->strategy;
   steps_->next(step);
-  if (strategy.count_replicas_with_data({pass_, step_++, step.with_data}) == 0) {
+  if (strategy.count_replicas_with_data({pass_, step_++, step.with_data, &dropped_}) == 0) {
     ended_ = true;
     return false;
   }
@@ -129,7 +133,9 @@ bool InputReader::read(data::Step& step, std::vector<data::Element>& elements) {
       without_rows_->values.push_back(value_without_rows(value));
     }
   }
-  const bool keeps_elements = step.keeps_elements && ahead_ != nullptr;
+  // Not ahead_, which is gone for others while its thread ends.
+  const bool reads_ahead = source_->options.per_replica_buffer_size > 0;
+  const bool keeps_elements = step.keeps_elements && reads_ahead;
   elements.clear();
   for (size_t i = 0; i < static_cast<size_t>(strategy.num_local_replicas()); ++i) {
     if (i >= step.elements.size() || !step.elements[i]) {

@@ -84,6 +84,7 @@ class InputReader {
   data::Element blank_;
   std::optional<data::Element> without_rows_;  // what a replica without data gets
   bool ended_ = false;
+  std::atomic<bool> dropped_{false};
   std::exception_ptr error_;
   std::unique_ptr<data::ReadAhead<Ready>> ahead_;  // last: its thread uses all the above
 };

@@ -19,6 +19,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -44,10 +45,12 @@ constexpr char kAllReduceInPlace[] = "all_reduce_";
 
 class AllGatherRequest final : public MeetingRequest {
  public:
-  AllGatherRequest(const ReplicaContext& context, const LeafList& leaves,
-                   const std::string& structure, int64_t axis, const CommunicationOptions& options,
-                   CallSite site)
-      : MeetingRequest("all_gather", site, Completer::kAll),
+  AllGatherRequest(StrategyExtended& strategy, const ReplicaContext& context,
+                   const LeafList& leaves, const std::string& structure, int64_t axis,
+                   const CommunicationOptions& options, CallSite site)
+      : MeetingRequest("all_gather", site,
+                       strategy.num_workers() > 1 ? Completer::kFirst : Completer::kAll),
+        strategy_(strategy),
         local_replica_(context.local_replica_id()),
         leaves_(leaves),
         structure_(structure),
@@ -82,6 +85,7 @@ class AllGatherRequest final : public MeetingRequest {
 
   void complete(std::span<MeetingRequest* const> requests) override {
     const at::NoGradGuard no_grad;
+    if (strategy_.num_workers() > 1) return complete_over_workers(requests);
     for (size_t i = 0; i < leaves_.size(); ++i) {
       std::vector<at::Tensor> parts;
       int64_t begin = 0;
@@ -97,6 +101,31 @@ class AllGatherRequest final : public MeetingRequest {
   }
 
  private:
+  // By one thread for all local replicas.
+  void complete_over_workers(std::span<MeetingRequest* const> requests) const {
+    const auto request = [&](size_t r) { return static_cast<AllGatherRequest*>(requests[r]); };
+    for (size_t i = 0; i < leaves_.size(); ++i) {
+      std::vector<at::Tensor> parts;
+      const at::Tensor extents = at::empty({static_cast<int64_t>(requests.size())}, at::kLong);
+      for (size_t r = 0; r < requests.size(); ++r) {
+        parts.push_back(request(r)->leaves_[i].tensor().detach());
+        extents.data_ptr<int64_t>()[r] = parts.back().size(axes_[i]);
+      }
+      int64_t begin = 0;
+      const std::string what = message("extents of all_gather(axis ", axis_, "), leaf ", i);
+      const auto workers = strategy_.gather_from_workers(extents.view(at::kByte), what);
+      for (int w = 0; w < strategy_.worker_index(); ++w) {
+        begin += workers[static_cast<size_t>(w)].view(at::kLong).sum().item<int64_t>();
+      }
+      const at::Tensor all = strategy_.gather(PerReplica<at::Tensor>(parts), axes_[i]);
+      for (size_t r = 0; r < requests.size(); ++r) {
+        request(r)->outputs_[i] = all.to(parts[r].device(), /*non_blocking=*/false, /*copy=*/r > 0);
+        request(r)->begins_.push_back(begin);
+        begin += parts[r].size(axes_[i]);
+      }
+    }
+  }
+
   int64_t checked_axis(size_t i) const {
     const Leaf& leaf = leaves_[i];
     if (leaf.kind == Leaf::Kind::kIndexedSlices) {
@@ -118,6 +147,7 @@ class AllGatherRequest final : public MeetingRequest {
     return axis_ < 0 ? axis_ + rank : axis_;
   }
 
+  StrategyExtended& strategy_;
   int local_replica_;
   const LeafList& leaves_;  // these two outlive the call
   const std::string& structure_;
@@ -216,8 +246,8 @@ void all_reduce_leaves(Call& call) {
 }
 
 void all_gather_leaves(Call& call) {
-  AllGatherRequest request(*call.context, call.leaves, call.structure, call.axis, call.options,
-                           call.site);
+  AllGatherRequest request(*call.strategy, *call.context, call.leaves, call.structure, call.axis,
+                           call.options, call.site);
   for (const Leaf& leaf : call.leaves) {
     const int64_t rank = leaf.tensor().dim();
     call.sizes.push_back(leaf.tensor().size(call.axis < 0 ? call.axis + rank : call.axis));

@@ -2,10 +2,16 @@
 
 #include "tutti/strategy/internal/scalar_values.h"
 
+#include <cstring>
 #include <span>
+#include <string>
 #include <type_traits>
 
+#include <ATen/ops/from_blob.h>
+
+#include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::internal {
 namespace {
@@ -26,9 +32,30 @@ T combine_scalars(ReduceOp op, T a, T b) {
   }
 }
 
+template <class T>
+std::vector<T> values_of_workers(StrategyExtended& strategy, const std::string& what,
+                                 std::vector<T>& local) {
+  const auto bytes = static_cast<int64_t>(local.size() * sizeof(T));
+  const at::Tensor mine = at::from_blob(local.data(), {bytes}, at::kByte);
+  std::vector<T> all;
+  for (const at::Tensor& each : strategy.gather_from_workers(mine, what)) {
+    if (each.numel() != bytes) {
+      throw Error(
+          ErrorCode::kFailedPrecondition,
+          message("reduce: a worker has ", each.numel(), " bytes of numbers where this has ", bytes,
+                  ". All must reduce the same type."));
+    }
+    all.resize(all.size() + local.size());
+    std::memcpy(all.data() + all.size() - local.size(), each.data_ptr(),
+                static_cast<size_t>(bytes));
+  }
+  return all;
+}
+
 }  // namespace
 
-void reduce_scalars(ReduceOp op, const std::vector<Leaf>& column, const Leaf& result) {
+void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<Leaf>& column,
+                    const Leaf& result) {
   visit_scalar(column[0], [&](auto& first) {
     using T = std::remove_reference_t<decltype(first)>;
     if constexpr (!std::is_same_v<T, bool>) {
@@ -38,11 +65,16 @@ void reduce_scalars(ReduceOp op, const std::vector<Leaf>& column, const Leaf& re
       const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
       std::vector<T> values;
       for (const Leaf& leaf : column) values.push_back(*static_cast<T*>(leaf.data));
+      if (strategy.num_workers() > 1) {
+        const std::string what = message("reduce(", op, ") of a number, ", column[0].describe());
+        values = values_of_workers(strategy, what, values);
+      }
+      const auto count = static_cast<T>(values.size());
       T reduced = reduce_tree_scalars(std::span(values), [&](T a, T b) {
         return ordered ? combine_scalars(op, a, b)
                        : static_cast<T>(combine_scalars(op, static_cast<U>(a), static_cast<U>(b)));
       });
-      if (op == ReduceOp::kMean) reduced = static_cast<T>(reduced / static_cast<T>(column.size()));
+      if (op == ReduceOp::kMean) reduced = static_cast<T>(reduced / count);
       *static_cast<T*>(result.data) = reduced;
     }
   });

@@ -9,9 +9,16 @@
 #include "tutti/nest/leaf.h"
 #include "tutti/values/reduce_op.h"
 
-namespace tutti::internal {
+namespace tutti {
 
-/// Reduces C++ numbers, one per replica, by the canonical tree into `result`.
-void reduce_scalars(ReduceOp op, const std::vector<Leaf>& column, const Leaf& result);
+class StrategyExtended;
 
-}  // namespace tutti::internal
+namespace internal {
+
+/// Reduces C++ numbers, one per local replica, over all replicas by the canonical tree into
+/// `result`.
+void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<Leaf>& column,
+                    const Leaf& result);
+
+}  // namespace internal
+}  // namespace tutti

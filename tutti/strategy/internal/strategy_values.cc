@@ -3,6 +3,7 @@
 #include "tutti/strategy/internal/strategy_values.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include <ATen/WrapDimUtils.h>
@@ -16,7 +17,6 @@
 #include "tutti/base/error.h"
 #include "tutti/collectives/gather_check.h"
 #include "tutti/collectives/reduction_tree.h"
-#include "tutti/collectives/sparse_reduction.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/strategy/internal/context_checks.h"
 #include "tutti/strategy/internal/scalar_values.h"
@@ -210,10 +210,12 @@ void reduce_per_replica(const StrategyExtended& strategy, ReduceOp op, const Red
       }
       std::vector<const IndexedSlices*> parts;
       for (const Leaf& leaf : column) parts.push_back(&leaf.slices());
-      result[i].slices() = concatenate_slices("Strategy::reduce", op, parts);
+      auto& extended = const_cast<StrategyExtended&>(strategy);
+      result[i].slices() = extended.cross_device_ops().combine_slices(
+          "Strategy::reduce", op, parts, strategy.communication_options());
     } else {
       refuse_scalar_column(op, column[0], axis.has_value());
-      reduce_scalars(op, column, result[i]);
+      reduce_scalars(const_cast<StrategyExtended&>(strategy), op, column, result[i]);
     }
   }
 }
@@ -320,7 +322,10 @@ void reduce_items_to(StrategyExtended& strategy, ReduceOp op,
         for (size_t d = 0; d < reduced.size(); ++d) item.results[d][i].slices() = reduced[d];
       } else {
         refuse_scalar_column(op, column[0], /*has_axis=*/false);
-        for (const LeafList& result : item.results) reduce_scalars(op, column, result[i]);
+        reduce_scalars(strategy, op, column, item.results[0][i]);
+        for (const LeafList& result : item.results) {
+          std::memcpy(result[i].data, item.results[0][i].data, item.results[0][i].bytes);
+        }
       }
     }
   }

@@ -96,8 +96,14 @@ std::shared_ptr<VariableImpl> StrategyExtended::create_variable(const VariableCr
 std::shared_ptr<VariableImpl> StrategyExtended::make_variable(
     const VariableOptions& options, const at::Tensor& initial_value,
     const std::vector<DeviceSpec>& devices) {
+  has_variables_.store(true);
+  at::Tensor value = initial_value;
+  if (num_workers() > 1 && value.defined()) {
+    value = value.detach().clone();
+    take_from_first_worker(value, options.name);
+  }
   std::shared_ptr<VariableImpl> variable =
-      do_create_variable(define_variable(shared_from_this(), options, initial_value, devices));
+      do_create_variable(define_variable(shared_from_this(), options, value, devices));
   variables_->add(variable);
   return variable;
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/ops/scalar_tensor.h>
+
 #include "tutti/base/error.h"
 #include "tutti/strategy/strategy_extended.h"
 
@@ -36,7 +38,8 @@ CombineUpdateRequest::CombineUpdateRequest(StrategyExtended& strategy,
     : AllReduceRequest(update.function, strategy, context, to_reduce_op(update.aggregation),
                        update.leaves, kNoStructure, strategy.communication_options(), update.site),
       update_(update),
-      replicas_(strategy.num_replicas_in_sync()) {
+      replicas_(strategy.num_replicas_in_sync()),
+      over_workers_(strategy.num_workers() > 1) {
   mark(reinterpret_cast<uintptr_t>(&update.variable));
   if (update_.apply_once) set_completer(Completer::kLast);
 }
@@ -70,7 +73,9 @@ void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   const auto request = [&](size_t i) -> CombineUpdateRequest& {
     return *static_cast<CombineUpdateRequest*>(requests[i]);
   };
-  bool all_same = replicas_ > 1;
+  // One local replica cannot tell whether its tensor is that of others.
+  bool all_same =
+      replicas_ > 1 && (requests.size() > 1 || update_.same != VariableUpdate::Same::kNo);
   for (size_t i = 0; i < requests.size() && all_same; ++i) {
     all_same = request(i).is_same_as(request(0));
   }
@@ -83,7 +88,7 @@ void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
                         " replicas for ", update_.variable.describe(),
                         ". Give each replica's own tensor, use kMean, or multiply it yourself."));
   }
-  if (!all_same) {
+  if (!all_same || over_workers_) {  // other workers may have other numbers
     AllReduceRequest::complete(requests);
   } else if (update_.leaves[0].kind == Leaf::Kind::kTensor) {
     const auto take = [](CombineUpdateRequest& each) { each.output(0).copy_(each.input(0)); };
@@ -99,10 +104,12 @@ void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   update_.apply_once(combined);
 }
 
-FirstUpdateRequest::FirstUpdateRequest(const StrategyExtended& strategy,
-                                       const ReplicaContext& context, const VariableUpdate& update)
-    : MeetingRequest(update.function, update.site,
-                     update.apply_once ? Completer::kFirst : Completer::kAll),
+FirstUpdateRequest::FirstUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
+                                       const VariableUpdate& update)
+    : MeetingRequest(
+          update.function, update.site,
+          update.apply_once || strategy.num_workers() > 1 ? Completer::kFirst : Completer::kAll),
+      strategy_(strategy),
       local_replica_(context.local_replica_id()),
       update_(update) {
   set_timeout(strategy.communication_options().timeout);
@@ -120,11 +127,37 @@ std::string FirstUpdateRequest::describe() const { return describe_update(update
 void FirstUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   const at::NoGradGuard no_grad;
   const Leaf& first = static_cast<const FirstUpdateRequest*>(requests[0])->update_.leaves[0];
+  if (strategy_.num_workers() > 1) return complete_over_workers(requests, first);
   if (update_.apply_once) {
     update_.apply_once(first);
   } else if (local_replica_ != 0) {
     copy_from(first);
   }
+}
+
+// What replica 0 of worker 0 brought, for all.
+void FirstUpdateRequest::complete_over_workers(std::span<MeetingRequest* const> requests,
+                                               const Leaf& first) {
+  Leaf shared = first;
+  at::Tensor tensor;
+  std::optional<IndexedSlices> slices;
+  if (first.kind == Leaf::Kind::kTensor) {
+    tensor = first.tensor().detach().clone();
+    strategy_.take_from_first_worker(tensor, update_.variable.describe());
+    shared.data = &tensor;
+  } else {
+    const IndexedSlices& mine = first.slices();
+    const at::Tensor count = at::scalar_tensor(mine.indices().numel(), at::kLong);
+    strategy_.take_from_first_worker(count, "number of slices");
+    const auto of_first = [&](const at::Tensor& part) {
+      const at::Tensor all = strategy_.gather(PerReplica<at::Tensor>({part.detach()}), 0);
+      return all.narrow(0, 0, count.item<int64_t>()).clone();
+    };
+    slices.emplace(of_first(mine.values()), of_first(mine.indices()), mine.dense_shape());
+    shared.data = &*slices;
+  }
+  if (update_.apply_once) return update_.apply_once(shared);
+  for (MeetingRequest* each : requests) static_cast<FirstUpdateRequest*>(each)->copy_from(shared);
 }
 
 void FirstUpdateRequest::copy_from(const Leaf& first) {

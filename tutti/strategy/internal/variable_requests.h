@@ -49,12 +49,13 @@ class CombineUpdateRequest final : public AllReduceRequest {
 
   const VariableUpdate& update_;
   int replicas_;
+  bool over_workers_;
 };
 
 /// The value of replica 0 for everybody.
 class FirstUpdateRequest final : public MeetingRequest {
  public:
-  FirstUpdateRequest(const StrategyExtended& strategy, const ReplicaContext& context,
+  FirstUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
                      const VariableUpdate& update);
 
   std::string describe() const override;
@@ -65,7 +66,9 @@ class FirstUpdateRequest final : public MeetingRequest {
 
  private:
   void copy_from(const Leaf& first);
+  void complete_over_workers(std::span<MeetingRequest* const> requests, const Leaf& first);
 
+  StrategyExtended& strategy_;
   int local_replica_;
   const VariableUpdate& update_;
   at::Tensor tensor_;

@@ -106,6 +106,7 @@ std::vector<GradientBucket> FlatParameters::buckets() const {
   std::vector<GradientBucket> buckets;
   for (const ParameterBucket& range : layout_.buckets) {
     GradientBucket& bucket = buckets.emplace_back();
+    bucket.name = name(range.first_slot);
     // The gradient of a large parameter may lie elsewhere, without padding.
     const bool single = range.end_slot - range.first_slot == 1;
     const int64_t numel =

@@ -10,11 +10,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/AutogradState.h>
 #include <c10/util/SmallVector.h>
 #include <torch/nn/modules/embedding.h>
 
+#include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/train/internal/flat_kernels.h"
 
@@ -95,6 +97,43 @@ void SparseParameters::collect(size_t replica) {
   }
 }
 
+// For each local replica: how many rows, which, and their values.
+void SparseParameters::gather(StrategyExtended& strategy) {
+  const c10::AutoGradMode no_grad(false);
+  for (Table& table : tables_) {
+    std::vector<at::Tensor> parts;
+    for (const Gradient& each : table.gradients) {
+      parts.push_back(at::scalar_tensor(each.rows.numel(), at::kLong).view({1}).view(at::kByte));
+      parts.push_back(each.rows.view(at::kByte));
+      parts.push_back(each.values.reshape({-1}).view(at::kByte));
+    }
+    const auto all = strategy.gather_from_workers(
+        at::cat(parts), "sparse gradients of " + modules_.parameter_names()[table.entry.parameter]);
+    const at::ScalarType dtype = table.gradients[0].values.scalar_type();
+    const auto row_bytes = table.row_size * static_cast<int64_t>(c10::elementSize(dtype));
+    table.of_all.clear();
+    for (const at::Tensor& worker : all) {
+      int64_t at = 0;
+      const auto take = [&](int64_t bytes) {
+        if (bytes < 0 || bytes > worker.numel() - at) {
+          throw Error(ErrorCode::kFailedPrecondition,
+                      message("DistributedOptimizer: a worker sent ", worker.numel(),
+                              " bytes of sparse gradients, which do not fit its rows. All workers "
+                              "must train the same model."));
+        }
+        at += bytes;
+        return worker.narrow(0, at - bytes, bytes).clone();
+      };
+      for (size_t r = 0; r < table.gradients.size(); ++r) {
+        const auto rows = take(8).view(at::kLong).item<int64_t>();
+        Gradient& gradient = table.of_all.emplace_back();
+        gradient.rows = take(rows * 8).view(at::kLong);
+        gradient.values = take(rows * row_bytes).view(dtype).view({rows, table.row_size});
+      }
+    }
+  }
+}
+
 void SparseParameters::sum(size_t replica) {
   const c10::AutoGradMode no_grad(false);
   for (Table& table : tables_) sum_part(table, replica);
@@ -102,14 +141,15 @@ void SparseParameters::sum(size_t replica) {
 
 // Walks through the ascending rows of all replicas at once.
 void SparseParameters::sum_part(Table& table, size_t worker) const {
-  const size_t replicas = modules_.size();
-  const auto workers = static_cast<int64_t>(replicas);
+  const std::vector<Gradient>& gradients = table.of_all.empty() ? table.gradients : table.of_all;
+  const size_t replicas = gradients.size();
+  const auto workers = static_cast<int64_t>(modules_.size());
   const int64_t begin = table.num_rows * static_cast<int64_t>(worker) / workers;
   const int64_t end = table.num_rows * (static_cast<int64_t>(worker) + 1) / workers;
   c10::SmallVector<const int64_t*, 8> next;
   c10::SmallVector<const int64_t*, 8> last;
   int64_t most = 0;
-  for (const Gradient& gradient : table.gradients) {
+  for (const Gradient& gradient : gradients) {
     const auto* const rows = gradient.rows.data_ptr<int64_t>();
     const int64_t* const all = rows + gradient.rows.numel();
     next.push_back(std::lower_bound(rows, all, begin));
@@ -130,7 +170,7 @@ void SparseParameters::sum_part(Table& table, size_t worker) const {
     for (size_t r = 0; r < replicas; ++r) {
       inputs[r] = nullptr;
       if (next[r] == last[r] || *next[r] != row) continue;
-      const Gradient& gradient = table.gradients[r];
+      const Gradient& gradient = gradients[r];
       inputs[r] =
           row_at(gradient.values, next[r] - gradient.rows.data_ptr<int64_t>(), table.row_size);
       ++next[r];

@@ -37,6 +37,9 @@ class SparseParameters {
   bool empty() const { return tables_.empty(); }
   void clear(size_t replica);
   void collect(size_t replica);
+
+  /// After collect() on all replicas, before sum(), alone: with several workers.
+  void gather(StrategyExtended& strategy);
   void sum(size_t replica);
 
   // After sum(), alone.
@@ -76,7 +79,8 @@ class SparseParameters {
     Entry entry;
     int64_t num_rows = 0;
     int64_t row_size = 0;
-    std::vector<Gradient> gradients;  // of each replica
+    std::vector<Gradient> gradients;  // of each local replica
+    std::vector<Gradient> of_all;     // of each replica of all workers, if there are several
     std::vector<Part> parts;          // of each worker
     std::vector<at::Tensor> state;
   };

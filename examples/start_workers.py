@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""start_workers.py <number of workers> <program> [arguments]: a cluster on this machine.
+
+Starts the program once for each worker, with TF_CONFIG set as a cluster manager would set it.
+Lines that workers print get their number in front, except those of worker 0. When a worker fails,
+the others learn it from the library and end by themselves; whoever does not within ten seconds is
+killed. The exit status is that of the first worker that failed.
+"""
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def forward(stream, out, prefix: str) -> None:
+    for line in stream:
+        out.write(prefix + line)
+        out.flush()
+
+
+def main() -> int:
+    if len(sys.argv) < 3 or not sys.argv[1].isdigit() or int(sys.argv[1]) < 1:
+        print(__doc__)
+        return 2
+    workers, command = int(sys.argv[1]), sys.argv[2:]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
+    processes, threads = [], []
+    for index in range(workers):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        process = subprocess.Popen(
+            command,
+            env=os.environ | {"TF_CONFIG": json.dumps(config)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        prefix = "" if index == 0 else f"[worker {index}] "
+        for stream, out in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            if index != 0 and out is sys.stdout:
+                out = sys.stderr
+            threads.append(threading.Thread(target=forward, args=(stream, out, prefix)))
+            threads[-1].start()
+        processes.append(process)
+    status = 0
+    for process in processes:
+        try:
+            result = process.wait(timeout=10 if status else None)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            result = process.wait()
+        status = status or result
+    for thread in threads:
+        thread.join()
+    return 128 - status if status < 0 else status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Any bytes as the messages of a peer in shared memory. The first byte chooses the operation of
+// this rank, the second what the peer reports about itself; then come messages as they lie in
+// slots, each after a byte that says what of it is made valid.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/base/log.h"
+#include "tutti/collectives/communicator.h"
+#include "tutti/collectives/host/host_link.h"
+#include "tutti/collectives/host/segment.h"
+#include "tutti/collectives/worker_all_reduce.h"
+
+#include "tests/fuzz/expect_only_errors.h"
+
+namespace {
+
+using namespace tutti;
+using internal::HostLink;
+using internal::HostSlot;
+using internal::Segment;
+
+enum Valid : uint8_t { kHash = 1, kSequence = 2, kTotal = 4, kSize = 8, kReady = 16 };
+
+constexpr uint64_t kEpoch = 1;
+constexpr size_t kPlace = 4096;  // what this rank expects of the peer, in bytes
+constexpr int64_t kSmallCount = 1024;
+constexpr int64_t kLargeCount = 8192;
+
+class Input {
+ public:
+  explicit Input(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+
+  bool empty() const { return bytes_.empty(); }
+  uint8_t byte() {
+    uint8_t value = 0;
+    fill(&value, 1);
+    return value;
+  }
+  void fill(void* memory, size_t size) {
+    const size_t taken = std::min(size, bytes_.size());
+    if (taken > 0) std::memcpy(memory, bytes_.data(), taken);
+    bytes_ = bytes_.subspan(taken);
+  }
+
+ private:
+  std::span<const uint8_t> bytes_;
+};
+
+// Rank 0 of two; rank 1 is the input.
+class Pair {
+ public:
+  Pair() {
+    Segment::Layout layout{kGroupChannels, 2, 0};
+    layout.bytes = layout.tensors_offset() + (64 << 10);
+    mine_ = Segment::create(kEpoch, 0, layout);
+    theirs_ = Segment::create(kEpoch, 1, layout);
+    WorkerGroup::Links links(kGroupChannels);
+    for (size_t c = 0; c < kGroupChannels; ++c) {
+      links[c].resize(2);
+      links[c][1] = std::make_unique<HostLink>(mine_, theirs_, c, 0, 1, nullptr);
+    }
+    WorkerGroup::Options options;
+    options.epoch = kEpoch;
+    options.names = {"rank 0", "rank 1"};
+    group_ = std::make_unique<WorkerGroup>(options, std::move(links), std::make_shared<HeapArena>(),
+                                           nullptr);
+  }
+
+  Communicator& channel() { return group_->channel(GroupChannel::kCollectives); }
+
+  std::unique_ptr<Transfer> start(uint8_t choice) {
+    const Deadline deadline = Deadline::forever();
+    switch (choice % 5) {
+      case 0:
+        return channel().all_gather(
+            {}, own_, [this](int rank, size_t bytes) { return place(rank, bytes); }, deadline);
+      case 1:
+        return channel().broadcast({}, 1, own_, deadline);
+      case 2:
+        return channel().exchange({}, {{1, own_}}, {{1, theirs_place_}}, deadline);
+      case 3:
+        return reduction(kSmallCount, deadline);
+      default:
+        return reduction(kLargeCount, deadline);
+    }
+  }
+
+  static Operation operation(uint8_t choice) {
+    Operation operation;
+    const std::array kinds = {OperationKind::kAllGather, OperationKind::kBroadcast,
+                              OperationKind::kExchange, OperationKind::kAllReduce,
+                              OperationKind::kAllReduce};
+    operation.kind = kinds[choice % 5];
+    if (operation.kind == OperationKind::kAllReduce) {
+      operation.dtype = at::kFloat;
+      operation.op = ReduceOp::kSum;
+    }
+    return operation;
+  }
+
+  void write_message(Input& input, uint8_t choice, uint32_t sequence) {
+    const uint8_t valid = input.byte();
+    HostSlot& slot = theirs_->slot(0, 0, sequence);
+    uint32_t ready = 0;
+    input.fill(&ready, sizeof ready);
+    input.fill(&slot.is_inline, sizeof slot.is_inline);
+    input.fill(&slot.head, sizeof slot.head);
+    input.fill(&slot.bytes, sizeof slot.bytes);
+    input.fill(&slot.offset, sizeof slot.offset);
+    input.fill(slot.inline_bytes, sizeof slot.inline_bytes);
+    input.fill(&slot.fingerprint, sizeof slot.fingerprint);
+    const bool small = choice % 5 == 3;
+    const bool reduction = choice % 5 >= 3;
+    if ((valid & kHash) != 0) slot.head.hash = make_fingerprint(operation(choice), kEpoch).hash;
+    if ((valid & kSequence) != 0) slot.head.sequence = sequence;
+    if ((valid & kTotal) != 0) {
+      slot.head.total = static_cast<uint64_t>(small ? kSmallCount : kLargeCount);
+      if (!reduction) slot.head.total = kPlace;
+    }
+    if ((valid & kSize) != 0) {
+      slot.bytes = choice % 5 == 4 ? kLargeCount / 2 * sizeof(float) : kPlace;
+      slot.is_inline = 0;
+      slot.offset = theirs_->staged_offset(0, 0, sequence);
+    }
+    slot.ready.store((valid & kReady) != 0 ? sequence + 1 : ready);
+  }
+
+  void fail(Input& input) {
+    const auto code = static_cast<ErrorCode>(input.byte());
+    std::string text(input.byte(), 'x');
+    input.fill(text.data(), text.size());
+    theirs_->set_failure(Segment::State::kAborted, code, text);
+  }
+
+ private:
+  std::span<std::byte> place(int rank, size_t bytes) {
+    if (rank == 0) return own_;
+    return std::span(theirs_place_).first(std::min(bytes, theirs_place_.size()));
+  }
+
+  std::unique_ptr<Transfer> reduction(int64_t count, const Deadline& deadline) {
+    WorkerReduction job;
+    job.count = count;
+    job.nodes = {value_.data()};
+    job.outputs = {value_.data()};
+    return start_all_reduce(channel(), tree_, job, {}, deadline);
+  }
+
+  std::shared_ptr<Segment> mine_;
+  std::shared_ptr<Segment> theirs_;
+  WorkerTree tree_{2, 1};
+  std::vector<std::byte> own_ = std::vector<std::byte>(kPlace);
+  std::vector<std::byte> theirs_place_ = std::vector<std::byte>(kPlace);
+  std::vector<float> value_ = std::vector<float>(kLargeCount);
+  std::unique_ptr<WorkerGroup> group_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  set_log_level(LogLevel::kOff);
+  Input input({data, size});
+  const uint8_t choice = input.byte();
+  const uint8_t failure = input.byte();
+  test::expect_only_errors([&] {
+    Pair pair;
+    const std::unique_ptr<Transfer> transfer = pair.start(choice);
+    if (failure != 0) pair.fail(input);
+    for (uint32_t i = 0; i < Segment::kSlots && !input.empty(); ++i) {
+      pair.write_message(input, choice, i);
+      if (transfer->advance()) break;
+    }
+    transfer->advance();
+  });
+  return 0;
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hostile and slow connections: honest ones must be served all the same.
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/internal/sockets.h"
+#include "tutti/rpc/server.h"
+
+#include "tests/rpc/peer_process.h"
+#include "tests/rpc/rpc_fixture.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/log_capture.h"
+
+namespace tutti::rpc::acceptor_test {
+
+using namespace tutti::rpc::test;  // NOLINT
+using internal::FileDescriptor;
+using std::chrono::milliseconds;
+
+FileDescriptor open_socket(const std::string& address) {
+  const auto parts = internal::split_address("test", address);
+  return internal::connect_to(internal::resolve(parts, soon()).at(0), soon());
+}
+
+void send_text(const FileDescriptor& fd, std::string_view text) {
+  ::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
+}
+
+/// True once the peer has closed the connection.
+bool is_closed(const FileDescriptor& fd) {
+  char byte = 0;
+  if (!internal::wait_for(fd.get(), POLLIN, soon())) return false;
+  return recv(fd.get(), &byte, 1, 0) <= 0;
+}
+
+TEST(Acceptor, ServesAfterAFloodOfGarbageWithFewFileDescriptors) {
+  rlimit limits = {};
+  getrlimit(RLIMIT_NOFILE, &limits);
+  limits.rlim_cur = limits.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limits);
+  const PeerProcess peer({kSecret, "96"});
+  const size_t held = std::min<size_t>(600, limits.rlim_cur / 2);
+  std::vector<FileDescriptor> garbage(held);
+  for (size_t i = 0; i < 3000; ++i) {
+    FileDescriptor& fd = garbage[i % held];
+    fd.reset();
+    fd = open_socket(peer.address());
+    if (i % 3 == 0) send_text(fd, "GET / HTTP/1.1\r\n\r\n");
+    if (i % 3 == 1) send_text(fd, "tuttirpc");  // and then silence
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto channel =
+      Channel::connect(peer.address(), channel_options(), Deadline::after(std::chrono::seconds(5)));
+  EXPECT_EQ(channel->call("echo", "still here", soon()), "still here");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+}
+
+TEST(Acceptor, SlowHandshakesHoldUpNobodyAndEnd) {
+  tutti::test::LogCapture log;
+  ServerOptions options = server_options();
+  options.handshake_timeout = milliseconds(300);
+  Server server(options);
+  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  std::vector<FileDescriptor> slow;
+  for (int i = 0; i < 100; ++i) {
+    slow.push_back(open_socket(server.address()));
+    send_text(slow.back(), "tutti");
+  }
+  EXPECT_EQ(connect(server)->call("echo", "quick", soon()), "quick");
+  for (const FileDescriptor& fd : slow) EXPECT_TRUE(is_closed(fd));
+  EXPECT_GE(log.count("did not prove the job secret within 300 ms"), 1);
+  EXPECT_LE(log.count("turned away"), 20);  // not a line for each
+}
+
+TEST(Acceptor, SaysInTheLogWhoSpokeWhat) {
+  tutti::test::LogCapture log;
+  Server server(server_options());
+  const FileDescriptor web = open_socket(server.address());
+  send_text(web, "GET / HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(is_closed(web));
+  const FileDescriptor tls = open_socket(server.address());
+  send_text(tls, "\x16\x03\x01");
+  EXPECT_TRUE(is_closed(tls));
+  EXPECT_EQ(log.count("does not speak this protocol"), 1) << log.text();
+  EXPECT_EQ(log.count("it speaks TLS, for which this server has no certificates"), 1);
+}
+
+TEST(Acceptor, BytesOfTheServerSentBackAreNoProof) {
+  Server server(server_options());
+  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  const internal::FileDescriptor fd = open_socket(server.address());
+  std::string hello = "tuttirpc";
+  hello += '\x01';
+  hello += '\x01';
+  hello.resize(64, '\0');
+  send_text(fd, hello);
+  std::string challenge(64, '\0');
+  ASSERT_TRUE(internal::wait_for(fd.get(), POLLIN, soon()));
+  ASSERT_EQ(recv(fd.get(), challenge.data(), 64, MSG_WAITALL), 64);
+  EXPECT_EQ(challenge.substr(0, 8), "tuttirpc");
+  std::string proof = challenge;  // sends the server's own bytes back
+  proof[9] = '\x03';
+  send_text(fd, proof);
+  std::string verdict(64, '\0');
+  ASSERT_TRUE(internal::wait_for(fd.get(), POLLIN, soon()));
+  ASSERT_EQ(recv(fd.get(), verdict.data(), 64, MSG_WAITALL), 64);
+  EXPECT_EQ(verdict[10], '\x01');  // the wrong secret
+  EXPECT_EQ(verdict.substr(16, 32), std::string(32, '\0'));
+  EXPECT_TRUE(is_closed(fd));
+}
+
+TEST(Acceptor, TheNumberOfConnectionsIsLimitedAndFreedAgain) {
+  ServerOptions options = server_options();
+  options.max_connections = 4;
+  Server server(options);
+  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (int i = 0; i < 4; ++i) channels.push_back(connect(server));
+  EXPECT_TUTTI_ERROR(
+      Channel::connect(server.address(), channel_options(), Deadline::after(milliseconds(100))),
+      ErrorCode::kUnavailable, "too many connections", server.address());
+  EXPECT_EQ(channels[3]->call("echo", "x", soon()), "x");
+  channels.pop_back();
+  EXPECT_EQ(connect(server)->call("echo", "y", soon()), "y");
+}
+
+}  // namespace tutti::rpc::acceptor_test

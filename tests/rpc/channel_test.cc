@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls between a server and channels over real sockets.
+
+#include "tutti/rpc/channel.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tutti/rpc/internal/sockets.h"
+#include "tutti/rpc/server.h"
+
+#include "tests/rpc/peer_process.h"
+#include "tests/rpc/rpc_fixture.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/log_capture.h"
+
+namespace tutti::rpc::channel_test {
+
+using namespace tutti::rpc::test;  // NOLINT
+
+TEST(Channel, CallsAndGetsTheAnswer) {
+  Server server(server_options());
+  server.handle("echo", [](const Caller& caller, std::string_view request) {
+    return caller.address.substr(0, 10) + std::string(request);
+  });
+  const auto channel = connect(server);
+  EXPECT_EQ(channel->call("echo", "hello", soon()), "127.0.0.1:hello");
+  EXPECT_EQ(channel->call("echo", "", soon()), "127.0.0.1:");
+  const std::string large(1 << 20, 'x');
+  EXPECT_EQ(channel->call("echo", large, soon()).size(), large.size() + 10);
+}
+
+TEST(Channel, ErrorsOfHandlersKeepCodeAndText) {
+  Server server(server_options());
+  server.handle("fail", [](const Caller&, std::string_view request) -> std::string {
+    if (request == "plain") throw std::runtime_error("a plain exception");
+    throw Error(ErrorCode::kDataLoss, "lost: " + std::string(3000, 'y'));
+  });
+  const auto channel = connect(server);
+  EXPECT_TUTTI_ERROR(channel->call("fail", "", soon()), ErrorCode::kDataLoss,
+                     "lost: " + std::string(3000, 'y'));
+  EXPECT_TUTTI_ERROR(channel->call("fail", "plain", soon()), ErrorCode::kInternal,
+                     "a plain exception");
+  EXPECT_TUTTI_ERROR(channel->call("other", "", soon()), ErrorCode::kUnimplemented, "\"other\"",
+                     server.address());
+}
+
+TEST(Channel, ADeadlineEndsACall) {
+  Server server(server_options());
+  std::atomic<bool> over{false};
+  server.handle_deferred("never", [&](const Caller&, std::string_view, const Reply& reply) {
+    over = eventually([&] { return reply.is_over(); });
+  });
+  const auto channel = connect(server);
+  const auto short_time = Deadline::after(std::chrono::milliseconds(50));
+  EXPECT_TUTTI_ERROR(channel->call("never", "", short_time), ErrorCode::kDeadlineExceeded,
+                     "\"never\"", server.address());
+  EXPECT_TRUE(eventually([&] { return over.load(); }));
+}
+
+TEST(Channel, CallsGoBothWaysAtOnceAndHandlersMayBlockAndCall) {
+  std::shared_ptr<Channel> to_second;  // outlives the handlers that use it
+  Server first(server_options());
+  Server second(server_options());
+  const auto to_first = connect(first);
+  to_second = connect(second);
+  first.handle("ask", [&](const Caller&, std::string_view text) {
+    return "1" + to_second->call("answer", text, soon());
+  });
+  second.handle("answer",
+                [&](const Caller&, std::string_view text) { return "2" + std::string(text); });
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 20; ++j) good += to_first->call("ask", "x", soon()) == "12x" ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 160);
+}
+
+TEST(Channel, ADroppedReplyIsAnError) {
+  Server server(server_options());
+  server.handle_deferred("drop", [](const Caller&, std::string_view, const Reply&) {});
+  EXPECT_TUTTI_ERROR(connect(server)->call("drop", "", soon()), ErrorCode::kInternal,
+                     "without an answer");
+}
+
+TEST(Channel, ConnectWaitsForAPeerThatStartsLate) {
+  const std::string address = [] { return Server(server_options()).address(); }();
+  std::vector<std::string> reasons;
+  std::unique_ptr<Server> server;
+  ChannelOptions options = channel_options();
+  options.on_waiting = [&](const std::string& why) {
+    reasons.push_back(why);
+    if (reasons.size() == 3) {
+      server =
+          std::make_unique<Server>(ServerOptions{.address = address, .security = with_secret()});
+    }
+  };
+  const auto channel = Channel::connect(address, options, soon());
+  EXPECT_GE(reasons.size(), 3u);
+  EXPECT_NE(reasons.at(0).find("Connection refused"), std::string::npos) << reasons.at(0);
+  EXPECT_TUTTI_ERROR(channel->call("x", "", soon()), ErrorCode::kUnimplemented);
+}
+
+TEST(Channel, AnUnknownNameIsRetriedAndThenNamed) {
+  int attempts = 0;
+  ChannelOptions options = channel_options();
+  options.on_waiting = [&](const std::string&) { ++attempts; };
+  EXPECT_TUTTI_ERROR(Channel::connect("no-such-host.invalid:1", options,
+                                      Deadline::after(std::chrono::milliseconds(300))),
+                     ErrorCode::kUnavailable, "no-such-host.invalid:1");
+  EXPECT_TUTTI_ERROR(Channel::connect("no port", options, soon()), ErrorCode::kInvalidArgument,
+                     "host:port");
+}
+
+TEST(Channel, AnotherProtocolIsRecognised) {
+  internal::FileDescriptor listener = internal::listen_on({"127.0.0.1", 0});
+  const std::string address = "127.0.0.1:" + std::to_string(internal::local_port(listener.get()));
+  std::thread stranger([&] {
+    internal::wait_for(listener.get(), POLLIN, soon());
+    const internal::FileDescriptor fd(accept(listener.get(), nullptr, nullptr));
+    const std::string text = "220 mail.example ready\r\n";
+    send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    char byte = 0;
+    while (recv(fd.get(), &byte, 1, 0) > 0) {
+    }
+  });
+  EXPECT_TUTTI_ERROR(Channel::connect(address, channel_options(), soon()),
+                     ErrorCode::kFailedPrecondition, address, "does not speak this protocol");
+  stranger.join();
+}
+
+TEST(Channel, AKilledPeerIsNoticedAtOnceAndNamed) {
+  const PeerProcess peer({kSecret});
+  const auto channel = Channel::connect(peer.address(), channel_options(), soon());
+  EXPECT_EQ(channel->call("echo", "alive", soon()), "alive");
+  BrokenFlag broken;
+  auto stream = channel->open_stream("data", "", broken.callback());
+  std::thread killer([&] {
+    while (true) {  // a call that waits, seen from another one
+      if (channel->call("echo", "x", soon()) == "x") break;
+    }
+    peer.signal(SIGKILL);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TUTTI_ERROR(channel->call("never", "", Deadline::forever()), ErrorCode::kUnavailable,
+                     peer.address(), "\"never\"");
+  killer.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_TRUE(eventually([&] { return broken.count() == 1; }));
+  EXPECT_NE(what_of(broken.why()).find(peer.address()), std::string::npos);
+}
+
+TEST(Channel, AStoppedPeerIsFoundByKeepalive) {
+  const PeerProcess peer({kSecret});
+  ChannelOptions options = channel_options();
+  options.keepalive_interval = std::chrono::milliseconds(200);
+  options.keepalive_timeout = std::chrono::milliseconds(300);
+  const auto channel = Channel::connect(peer.address(), options, soon());
+  EXPECT_EQ(channel->call("echo", "alive", soon()), "alive");
+  peer.signal(SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TUTTI_ERROR(channel->call("never", "", Deadline::forever()), ErrorCode::kUnavailable,
+                     peer.address());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(Server, StoppingAnswersCallsThatWait) {
+  Server server(server_options());
+  std::vector<Reply> kept;
+  std::atomic<bool> asked{false};
+  server.handle_deferred("never", [&](const Caller&, std::string_view, const Reply& reply) {
+    kept.push_back(reply);
+    asked = true;
+  });
+  const auto channel = connect(server);
+  std::thread stopper([&] {
+    EXPECT_TRUE(eventually([&] { return asked.load(); }));
+    server.stop();
+  });
+  EXPECT_TUTTI_ERROR(channel->call("never", "", soon()), ErrorCode::kCancelled, "stopping",
+                     server.address());
+  stopper.join();
+  kept.at(0).answer("too late");
+  server.stop();
+}
+
+TEST(Server, OptionsAreChecked) {
+  EXPECT_TUTTI_ERROR(Server({.max_message_bytes = 1}), ErrorCode::kInvalidArgument,
+                     "max_message_bytes");
+  EXPECT_TUTTI_ERROR(Server({.max_connections = 0}), ErrorCode::kInvalidArgument,
+                     "max_connections");
+  EXPECT_TUTTI_ERROR(Server({.address = "nonsense"}), ErrorCode::kInvalidArgument, "nonsense");
+  Server server(server_options());
+  EXPECT_TUTTI_ERROR(server.handle("a b", {}), ErrorCode::kInvalidArgument, "a b");
+}
+
+TEST(Message, CopiesAcrossPieces) {
+  const std::string a = "abc";
+  const std::string b = "defg";
+  const Message message({bytes_of(a), bytes_of(""), bytes_of(b)}, nullptr);
+  EXPECT_EQ(message.size(), 7u);
+  std::string part(4, ' ');
+  message.copy_to(2, std::as_writable_bytes(std::span(part)));
+  EXPECT_EQ(part, "cdef");
+  EXPECT_TUTTI_ERROR(message.copy_to(4, std::as_writable_bytes(std::span(part))),
+                     ErrorCode::kInvalidArgument, "4 bytes from 4");
+}
+
+}  // namespace tutti::rpc::channel_test

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Secrets and certificates: who is let in, and what the others are told.
+
+#include "tutti/rpc/security.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/server.h"
+#include "tutti/rpc/tls.h"
+
+#include "tests/rpc/rpc_fixture.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/log_capture.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::rpc::security_test {
+
+using namespace tutti::rpc::test;  // NOLINT
+using tutti::test::TempFolder;
+
+/// Sets a variable of the environment, and puts the old value back.
+class EnvironmentVariable {
+ public:
+  EnvironmentVariable(const char* name, const std::string& value) : name_(name) {
+    if (const char* const old = getenv(name)) old_ = old;
+    value.empty() ? unsetenv(name) : setenv(name, value.c_str(), 1);
+  }
+  ~EnvironmentVariable() { old_.empty() ? unsetenv(name_) : setenv(name_, old_.c_str(), 1); }
+
+ private:
+  const char* name_;
+  std::string old_;
+};
+
+void add_echo(Server& server) {
+  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+}
+
+TEST(JobSecret, OptionsWinOverTheEnvironmentAndThatOverFiles) {
+  const TempFolder folder;
+  tutti::test::write_file(folder.path("secret"), "from a file, long enough\n");
+  const EnvironmentVariable no_home("XDG_RUNTIME_DIR", folder.path("run"));
+  const EnvironmentVariable variable("TUTTI_JOB_SECRET", "from the environment");
+  const EnvironmentVariable file("TUTTI_JOB_SECRET_FILE", folder.path("secret"));
+  EXPECT_EQ(find_job_secret(with_secret(), false), kSecret);
+  EXPECT_EQ(find_job_secret({}, false), "from the environment");
+  const EnvironmentVariable none("TUTTI_JOB_SECRET", "");
+  EXPECT_EQ(find_job_secret({}, false), "from a file, long enough");
+  const EnvironmentVariable no_file("TUTTI_JOB_SECRET_FILE", "");
+  EXPECT_TUTTI_ERROR(find_job_secret({}, false), ErrorCode::kFailedPrecondition, "TUTTI_JOB_SECRET",
+                     "openssl rand");
+  EXPECT_FALSE(std::filesystem::exists(folder.path("run")));
+}
+
+TEST(JobSecret, ThatOfTheUserIsMadeOnceAndPrivate) {
+  const TempFolder folder;
+  const EnvironmentVariable runtime("XDG_RUNTIME_DIR", folder.path(""));
+  const EnvironmentVariable none("TUTTI_JOB_SECRET", "");
+  const EnvironmentVariable no_file("TUTTI_JOB_SECRET_FILE", "");
+  std::vector<std::string> found(8);
+  std::vector<std::thread> threads;
+  for (std::string& secret : found) {
+    threads.emplace_back([&secret] { secret = find_job_secret({}, true); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::set<std::string>(found.begin(), found.end()).size(), 1u);
+  EXPECT_EQ(found[0].size(), 64u);
+  struct stat info = {};
+  const std::string path = folder.path("tutti/job_secret");
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  chmod(path.c_str(), 0644);
+  EXPECT_TUTTI_ERROR(find_job_secret({}, true), ErrorCode::kFailedPrecondition, path);
+}
+
+TEST(JobSecret, ShortAndMissingOnesAreErrorsThatDoNotTellThem) {
+  try {
+    find_job_secret(with_secret("hunter2"), true);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(text.find("hunter2"), std::string::npos);
+    EXPECT_NE(text.find("7 bytes"), std::string::npos);
+  }
+  const EnvironmentVariable none("TUTTI_JOB_SECRET", "");
+  const EnvironmentVariable file("TUTTI_JOB_SECRET_FILE", "/nowhere/secret");
+  EXPECT_TUTTI_ERROR(find_job_secret({}, true), ErrorCode::kFailedPrecondition, "/nowhere/secret");
+}
+
+TEST(IsLoopback, LooksAtTheHostOnly) {
+  for (const char* address : {"localhost:1", "127.0.0.1:0", "127.9.9.9:1", "[::1]:80"}) {
+    EXPECT_TRUE(is_loopback(address)) << address;
+  }
+  for (const char* address :
+       {"hostA:1", "0.0.0.0:1", "[::]:1", "10.0.0.1:127", "localhost.org:1"}) {
+    EXPECT_FALSE(is_loopback(address)) << address;
+  }
+  for (const char* address :
+       {"", "host", "host:", ":1", "host:70000", "host:1x", "::1:5", "h:-1"}) {
+    EXPECT_TUTTI_ERROR(is_loopback(address), ErrorCode::kInvalidArgument, "host:port");
+  }
+}
+
+TEST(Security, WithoutSecretOnlyLoopbackIsServed) {
+  const EnvironmentVariable none("TUTTI_JOB_SECRET", "");
+  const EnvironmentVariable no_file("TUTTI_JOB_SECRET_FILE", "");
+  EXPECT_TUTTI_ERROR(Server({.address = "0.0.0.0:0"}), ErrorCode::kFailedPrecondition,
+                     "TUTTI_JOB_SECRET");
+  Server open({.address = "0.0.0.0:0", .security = with_secret()});
+  EXPECT_GT(open.port(), 0);
+}
+
+TEST(Security, APortInUseIsNamed) {
+  const Server server(server_options());
+  EXPECT_TUTTI_ERROR(Server({.address = server.address(), .security = with_secret()}),
+                     ErrorCode::kUnavailable, server.address(), "Another process listens");
+}
+
+TEST(Security, AnotherSecretIsRefusedAndBothSidesSayWhy) {
+  tutti::test::LogCapture log;
+  Server server(server_options());
+  EXPECT_TUTTI_ERROR(connect(server, {.security = with_secret(kOtherSecret)}),
+                     ErrorCode::kFailedPrecondition, server.address(), "job secrets differ",
+                     "SecurityOptions::job_secret");
+  EXPECT_TRUE(eventually([&] { return log.count("another job secret") == 1; })) << log.text();
+  EXPECT_EQ(log.count(kSecret) + log.count(kOtherSecret), 0);
+}
+
+/// Certificates of one job, and of another.
+struct Certificates {
+  Certificates() {
+    make_throwaway_ca(folder.path("job"), {{"a", {"localhost", "127.0.0.1"}}, {"b", {"hostB"}}});
+    make_throwaway_ca(folder.path("other"), {{"a", {"localhost", "127.0.0.1"}}});
+  }
+  SecurityOptions of(const char* job, const char* name, const std::string& secret = "") const {
+    SecurityOptions options = certificates_in(folder.path(job), name);
+    options.job_secret = secret;
+    return options;
+  }
+  TempFolder folder;
+};
+
+ChannelOptions with(const SecurityOptions& security) { return {.security = security}; }
+
+TEST(Tls, MembersOfTheJobTalk) {
+  const Certificates files;
+  Server server({.security = files.of("job", "a", kSecret)});
+  add_echo(server);
+  const auto collector = std::make_shared<Collector>();
+  server.handle_stream("data", [&](const Caller&, std::string_view,
+                                   std::shared_ptr<IncomingStream>) { return collector; });
+  const auto channel = connect(server, with(files.of("job", "b", kSecret)));
+  EXPECT_EQ(channel->call("echo", "hidden", soon()), "hidden");
+  auto stream = channel->open_stream("data", "", {});
+  const std::string body(3 << 20, 'z');
+  stream->send(bytes_of("head"), bytes_of(body), [](bool) {});
+  stream->close();
+  ASSERT_TRUE(eventually([&] { return collector->closed(); }));
+  EXPECT_EQ(what_of(collector->why()), "");
+  EXPECT_EQ(collector->messages().at(0).size(), body.size() + 4);
+}
+
+TEST(Tls, ASecretIsOptionalButMustAgree) {
+  tutti::test::LogCapture log;
+  const Certificates files;
+  Server without({.security = files.of("job", "a")});
+  add_echo(without);
+  EXPECT_EQ(connect(without, with(files.of("job", "b")))->call("echo", "x", soon()), "x");
+  Server server({.security = files.of("job", "a", kSecret)});
+  for (const std::string& secret : {std::string(), kOtherSecret}) {
+    EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "b", secret))),
+                       ErrorCode::kFailedPrecondition, server.address(), "job secrets differ");
+  }
+  EXPECT_GE(log.count("another job secret, or none"), 2);
+}
+
+TEST(Tls, OthersAreRefusedWithAHint) {
+  tutti::test::LogCapture log;
+  const Certificates files;
+  Server server({.security = files.of("job", "a", kSecret)});
+  add_echo(server);
+  // Without certificates at all.
+  EXPECT_TUTTI_ERROR(connect(server, channel_options()), ErrorCode::kFailedPrecondition,
+                     server.address(), "demands TLS", "ca_file");
+  // Signed by another CA, which it also trusts.
+  EXPECT_TUTTI_ERROR(connect(server, with(files.of("other", "a", kSecret))),
+                     ErrorCode::kFailedPrecondition, server.address(), "certificates");
+  // Signed by another CA, but trusts the right one.
+  SecurityOptions mixed = files.of("other", "a", kSecret);
+  mixed.ca_file = files.of("job", "a").ca_file;
+  EXPECT_TUTTI_ERROR(connect(server, with(mixed)), ErrorCode::kFailedPrecondition, server.address(),
+                     "signed by the other's CA");
+  EXPECT_TRUE(eventually([&] { return log.count("has no TLS, which this server demands") == 1; }));
+  // And still serves its own.
+  EXPECT_EQ(connect(server, with(files.of("job", "b", kSecret)))->call("echo", "x", soon()), "x");
+}
+
+TEST(Tls, TheServersCertificateMustNameTheHost) {
+  const Certificates files;
+  Server server({.security = files.of("job", "b", kSecret)});  // for hostB, not 127.0.0.1
+  EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "a", kSecret))),
+                     ErrorCode::kFailedPrecondition, server.address(), "name this host");
+}
+
+TEST(Tls, AClientWithTlsAtAPlainServerIsToldSo) {
+  tutti::test::LogCapture log;
+  const Certificates files;
+  Server server(server_options());
+  EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "a", kSecret))),
+                     ErrorCode::kFailedPrecondition, server.address(), "Does the peer use TLS");
+  EXPECT_GE(log.count("it speaks TLS"), 1);
+}
+
+TEST(Tls, FilesAreChecked) {
+  const Certificates files;
+  SecurityOptions options = files.of("job", "a");
+  options.key_file.clear();
+  EXPECT_TUTTI_ERROR(Server({.security = options}), ErrorCode::kInvalidArgument, "all of ca_file");
+  options.key_file = files.folder.path("none");
+  EXPECT_TUTTI_ERROR(Server({.security = options}), ErrorCode::kNotFound, "key_file", "none");
+  options.key_file = options.certificate_file;
+  EXPECT_TUTTI_ERROR(Server({.security = options}), ErrorCode::kInvalidArgument, "PRIVATE KEY");
+  struct stat info = {};
+  ASSERT_EQ(stat(files.of("job", "a").key_file.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_TUTTI_ERROR(make_throwaway_ca(files.folder.path("job"), {{"c", {"hostC"}}}),
+                     ErrorCode::kFailedPrecondition, "ca.pem");
+  EXPECT_TUTTI_ERROR(make_throwaway_ca(files.folder.path("x"), {{"../c", {"hostC"}}}),
+                     ErrorCode::kInvalidArgument, "../c");
+  EXPECT_TUTTI_ERROR(make_throwaway_ca(files.folder.path("x"), {{"c", {"a,DNS:evil"}}}),
+                     ErrorCode::kInvalidArgument, "a,DNS:evil");
+}
+
+}  // namespace tutti::rpc::security_test

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/cluster/internal/variables.h"
+
+#include <charconv>
+
+#include "tutti/base/env.h"
+#include "tutti/base/error.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr size_t kLongestShown = 80;
+
+std::string shown(const char* name) { return message(name, '=', in_quotes(*read_env(name))); }
+
+}  // namespace
+
+std::string in_quotes(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text.substr(0, kLongestShown)) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += byte < 0x20 || byte >= 0x7f ? '?' : c;
+  }
+  return out + (text.size() > kLongestShown ? "...\"" : "\"");
+}
+
+std::string join_names(const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) out += i + 1 == names.size() ? " and " : ", ";
+    out += names[i];
+  }
+  return out;
+}
+
+std::string describe_variables(const std::vector<const char*>& names) {
+  std::vector<std::string> set;
+  std::vector<std::string> missing;
+  for (const char* name : names) {
+    if (read_env(name)) {
+      set.push_back(shown(name));
+    } else {
+      missing.emplace_back(name);
+    }
+  }
+  std::string out = set.empty() ? "" : join_names(set) + (set.size() == 1 ? " is set" : " are set");
+  if (missing.empty()) return out;
+  if (!out.empty()) out += ", but ";
+  return out + join_names(missing) + (missing.size() == 1 ? " is not" : " are not") +
+         (set.empty() ? " set" : "");
+}
+
+bool any_is_set(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (read_env(name)) return true;
+  }
+  return false;
+}
+
+int read_number(std::string_view who, const char* name, int least, int most) {
+  const std::string text = read_env(name).value_or("");
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message(who, ": ", name, '=', in_quotes(text), " is no whole number from ", least,
+                        " to ", most, ". Correct or unset ", name, "."));
+  }
+  return value;
+}
+
+std::string rendezvous_variable() {
+  const std::string text = read_env("TUTTI_RENDEZVOUS").value_or("");
+  try {
+    return parse_address(text).to_string();
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                message("TUTTI_RENDEZVOUS=", in_quotes(text), " is no host:port: ", error.what()));
+  }
+}
+
+Address master_variables(std::string_view who, const std::string& advice) {
+  const auto host = read_env("MASTER_ADDR");
+  if (!host || !read_env("MASTER_PORT")) {
+    refuse_environment(who, describe_variables({"MASTER_ADDR", "MASTER_PORT"}), advice);
+  }
+  const Address address{*host, read_number(who, "MASTER_PORT", 1, 65535)};
+  try {
+    return parse_address(address.to_string());
+  } catch (const Error& error) {
+    throw Error(error.code(), message(who, ": MASTER_ADDR=", in_quotes(*host),
+                                      " is no host name or IP address: ", error.what()));
+  }
+}
+
+void refuse_environment(std::string_view who, const std::string& what, const std::string& advice) {
+  throw Error(ErrorCode::kFailedPrecondition, message(who, ": ", what, ". ", advice));
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the resolvers share when they read environment variables and complain about them: every
+// message shows the variables with their values, and names those that are missing.
+
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/cluster/address.h"
+
+namespace tutti::internal {
+
+/// The text in double quotes, without control characters, cut when it is long: for messages.
+std::string in_quotes(std::string_view text);
+
+/// "a", "a and b", "a, b and c"
+std::string join_names(const std::vector<std::string>& names);
+
+/// "RANK=1 and WORLD_SIZE=2 are set, but MASTER_ADDR is not": which of these variables are set,
+/// with their values, and which are not.
+std::string describe_variables(const std::vector<const char*>& names);
+
+/// True if at least one of them is set and not empty.
+bool any_is_set(std::initializer_list<const char*> names);
+
+/// The number a set variable holds. Throws kInvalidArgument unless it is a whole number from
+/// `least` to `most`.
+int read_number(std::string_view who, const char* name, int least, int most);
+
+/// TUTTI_RENDEZVOUS, which must be set: "host:port". Throws kInvalidArgument if it is none.
+std::string rendezvous_variable();
+
+/// MASTER_ADDR and MASTER_PORT as one address. Throws kFailedPrecondition with `advice` if one of
+/// them is not set, kInvalidArgument if they are no address.
+Address master_variables(std::string_view who, const std::string& advice);
+
+/// Throws kFailedPrecondition: "<who>: <what>. <advice>".
+[[noreturn]] void refuse_environment(std::string_view who, const std::string& what,
+                                     const std::string& advice);
+
+}  // namespace tutti::internal

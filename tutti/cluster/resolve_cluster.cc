@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/cluster/resolve_cluster.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/env.h"
+#include "tutti/base/error.h"
+#include "tutti/cluster/internal/cluster_json.h"
+#include "tutti/cluster/internal/variables.h"
+#include "tutti/cluster/resolvers/mpi.h"
+#include "tutti/cluster/resolvers/tf_config.h"
+#include "tutti/cluster/resolvers/torchrun.h"
+#include "tutti/cluster/task_roles.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kResolve = "resolve_cluster";
+
+// What is left when the environment shows nothing.
+class LocalClusterResolver : public ClusterResolver {
+ public:
+  ClusterSpec cluster_spec() const override { return {}; }
+  std::string source() const override { return "an environment that names no cluster"; }
+  bool is_explicit() const override { return false; }
+};
+
+// One thing of the environment that describes a cluster, and what it says about this process.
+struct ClusterCandidate {
+  std::shared_ptr<ClusterResolver> resolver;
+  std::string text;  ///< "TF_CONFIG says worker 1 of 4"
+  int rank = 0;      ///< -1: not one of the workers.
+  int size = 0;
+};
+
+// TF_CONFIG must name the whole cluster and this task, or nothing at all.
+bool tf_config_names_a_cluster(const internal::TfConfig& config) {
+  const bool has_task = config.task_type || config.task_id;
+  if (!config.has_anything) return false;
+  if (!config.has_cluster) {
+    internal::refuse_environment(
+        kResolve,
+        message("TF_CONFIG=", internal::in_quotes(*read_env("TF_CONFIG")), " has no \"cluster\""),
+        message("Add it or unset TF_CONFIG. Example: ", internal::kTfConfigExample));
+  }
+  if (config.cluster.empty()) {
+    if (!has_task) return false;
+    internal::refuse_environment(
+        kResolve,
+        message("TF_CONFIG says that this process is ", config.task_type.value_or("a task"),
+                config.task_id ? message(' ', *config.task_id) : "",
+                ", but its cluster has no tasks: ", config.cluster),
+        "Fill in the cluster, or unset TF_CONFIG to run alone.");
+  }
+  if (!config.task_type || !config.task_id) {
+    const char* missing = has_task ? (config.task_type ? "\"index\"" : "\"type\"") : "\"task\"";
+    internal::refuse_environment(
+        kResolve,
+        message("TF_CONFIG names a cluster but not which task of it this process is: ", missing,
+                " is missing",
+                config.task_type ? message(" beside type ", internal::in_quotes(*config.task_type))
+                                 : "",
+                config.task_id ? message(" beside index ", *config.task_id) : "",
+                "; the cluster is ", config.cluster),
+        message("Add it. Example: ", internal::kTfConfigExample));
+  }
+  return true;
+}
+
+std::optional<ClusterCandidate> tf_config_candidate() {
+  const auto text = read_env("TF_CONFIG");
+  if (!text) return std::nullopt;
+  const internal::TfConfig config = internal::parse_tf_config(*text);
+  if (!tf_config_names_a_cluster(config)) return std::nullopt;
+  const std::string& type = *config.task_type;
+  try {
+    validate_cluster_task(config.cluster, type, config.task_id);
+  } catch (const Error& error) {
+    throw Error(error.code(), message("TF_CONFIG: ", error.what()));
+  }
+  const bool works = type == "chief" || type == "worker";
+  ClusterCandidate candidate{std::make_shared<TFConfigClusterResolver>(), "",
+                             works ? id_in_cluster(config.cluster, type, config.task_id) : -1,
+                             worker_count(config.cluster)};
+  candidate.text = message("TF_CONFIG says ", type, ' ', *config.task_id, " of a cluster with ",
+                           candidate.size, " workers");
+  if (works) candidate.text += message(", so rank ", candidate.rank);
+  return candidate;
+}
+
+ClusterCandidate rank_candidate(std::shared_ptr<RankClusterResolver> resolver,
+                                const char* variables) {
+  const RankEnvironment ranks = resolver->ranks();
+  std::string text = message(variables, " say rank ", ranks.rank, " of ", ranks.size);
+  return {std::move(resolver), std::move(text), ranks.rank, ranks.size};
+}
+
+bool has_mpi_variables() {
+  return internal::any_is_set(
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"});
+}
+
+// MPI jobs use torchrun's MASTER_ADDR, and often LOCAL_RANK, without the rest.
+bool has_torchrun_variables() {
+  if (internal::any_is_set({"RANK", "WORLD_SIZE"})) return true;
+  return !has_mpi_variables() &&
+         internal::any_is_set({"MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+}
+
+// In the order of preference: TF_CONFIG knows all addresses.
+std::vector<ClusterCandidate> find_candidates() {
+  std::vector<ClusterCandidate> found;
+  if (auto candidate = tf_config_candidate()) found.push_back(std::move(*candidate));
+  if (has_torchrun_variables()) {
+    found.push_back(
+        rank_candidate(std::make_shared<TorchrunClusterResolver>(), "RANK and WORLD_SIZE"));
+  }
+  if (has_mpi_variables()) {
+    const bool open_mpi = internal::any_is_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"});
+    found.push_back(rank_candidate(
+        std::make_shared<MpiClusterResolver>(),
+        open_mpi ? "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE" : "PMI_RANK and PMI_SIZE"));
+  }
+  return found;
+}
+
+void check_rendezvous_variable(const ClusterResolver& cluster, const ClusterSpec& spec) {
+  if (!read_env("TUTTI_RENDEZVOUS")) return;
+  const std::string given = internal::rendezvous_variable();
+  if (spec.empty()) {
+    internal::refuse_environment(
+        kResolve,
+        message("TUTTI_RENDEZVOUS=", internal::in_quotes(given),
+                " is set, but nothing tells this process's rank and the number of processes"),
+        "Start the program with mpirun or torchrun, set TF_CONFIG instead, or unset it.");
+  }
+  if (cluster.rendezvous_address() != given) {
+    internal::refuse_environment(
+        kResolve,
+        message("TUTTI_RENDEZVOUS=", internal::in_quotes(given), ", but the cluster from ",
+                cluster.source(), " meets at ", cluster.rendezvous_address()),
+        "Unset TUTTI_RENDEZVOUS, or make them equal.");
+  }
+}
+
+std::string count_of(int count, const char* what) {
+  return message(count, ' ', what, count == 1 ? "" : "s");
+}
+
+// "I am worker 1 (hostB:4321)"
+std::string own_place(const ClusterResolver& cluster, const ClusterSpec& spec) {
+  const auto type = cluster.task_type();
+  const auto id = cluster.task_id();
+  if (!type || !id) return "I am no task of it";
+  std::string place = message("I am ", *type, ' ', *id);
+  if (!spec.has_task(*type, *id)) return place;  // an evaluator
+  const std::string& address = spec.task_address(*type, *id);
+  const std::string meeting = cluster.rendezvous_address();
+  if (!address.empty()) {
+    place += message(" (", address, ')');
+  } else if (!meeting.empty()) {
+    place += message(" (meeting at ", meeting, ')');
+  }
+  return place;
+}
+
+std::string ignored_variables() {
+  std::vector<std::string> names;
+  if (read_env("TF_CONFIG")) names.emplace_back("TF_CONFIG");
+  if (has_torchrun_variables()) names.emplace_back("what torchrun set");
+  if (has_mpi_variables()) names.emplace_back("what the MPI launcher set");
+  if (names.empty()) return "";
+  return message("; ", internal::join_names(names), names.size() == 1 ? " is" : " are", " ignored");
+}
+
+}  // namespace
+
+std::shared_ptr<ClusterResolver> resolve_cluster(
+    std::shared_ptr<ClusterResolver> explicit_cluster) {
+  if (explicit_cluster != nullptr) {
+    validate_cluster_task(explicit_cluster->cluster_spec(), explicit_cluster->task_type(),
+                          explicit_cluster->task_id());
+    return explicit_cluster;
+  }
+  const std::vector<ClusterCandidate> found = find_candidates();
+  for (size_t i = 1; i < found.size(); ++i) {
+    if (found[i].rank == found[0].rank && found[i].size == found[0].size) continue;
+    internal::refuse_environment(
+        kResolve, message(found[0].text, ", but ", found[i].text),
+        "Unset one of them, make them agree, or give the cluster in the program.");
+  }
+  std::shared_ptr<ClusterResolver> chosen =
+      found.empty() ? std::make_shared<LocalClusterResolver>() : found[0].resolver;
+  const ClusterSpec spec = chosen->cluster_spec();
+  check_rendezvous_variable(*chosen, spec);
+  validate_cluster_task(spec, chosen->task_type(), chosen->task_id());
+  return chosen;
+}
+
+std::string cluster_banner(const ClusterResolver& cluster, int replicas_per_worker) {
+  const ClusterSpec spec = cluster.cluster_spec();
+  const std::string replicas = count_of(replicas_per_worker, "replica");
+  const std::string ignored = cluster.is_explicit() ? ignored_variables() : "";
+  if (spec.empty()) {
+    return message("1 worker x ", replicas, ", I am alone, ", "from ", cluster.source(), ignored);
+  }
+  std::string line = message(count_of(worker_count(spec), "worker"), " x ", replicas);
+  if (spec.has_job("ps") && spec.num_tasks("ps") > 0)
+    line += message(" + ", spec.num_tasks("ps"), " ps");
+  return message(line, ", ", own_place(cluster, spec), ", from ", cluster.source(), ignored);
+}
+
+}  // namespace tutti

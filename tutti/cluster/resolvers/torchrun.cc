@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/cluster/resolvers/torchrun.h"
+
+#include "tutti/base/env.h"
+#include "tutti/base/error.h"
+#include "tutti/cluster/address.h"
+#include "tutti/cluster/internal/variables.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kTorchrun = "torchrun environment";
+constexpr const char* kTorchrunAdvice =
+    "Start the program with torchrun --no_python, set the missing variables, unset the others, or "
+    "give the cluster in the program.";
+
+// LOCAL_RANK and LOCAL_WORLD_SIZE, where they are set.
+void read_local_ranks(RankEnvironment& ranks) {
+  if (read_env("LOCAL_WORLD_SIZE")) {
+    ranks.local_size =
+        internal::read_number(kTorchrun, "LOCAL_WORLD_SIZE", 1, ClusterSpec::kLastIndex);
+  }
+  if (read_env("LOCAL_RANK")) {
+    ranks.local_rank = internal::read_number(kTorchrun, "LOCAL_RANK", 0, ClusterSpec::kLastIndex);
+  }
+  if (ranks.local_size && *ranks.local_size > ranks.size) {
+    internal::refuse_environment(kTorchrun,
+                                 internal::describe_variables({"LOCAL_WORLD_SIZE", "WORLD_SIZE"}) +
+                                     ": one host cannot have more processes than all together",
+                                 "Correct them.");
+  }
+  if (ranks.local_rank && *ranks.local_rank >= ranks.local_size.value_or(ranks.size)) {
+    const char* limit = ranks.local_size ? "LOCAL_WORLD_SIZE" : "WORLD_SIZE";
+    internal::refuse_environment(kTorchrun,
+                                 internal::describe_variables({"LOCAL_RANK", limit}) +
+                                     ": ranks go from 0 to one less than the number",
+                                 "Correct them.");
+  }
+}
+
+}  // namespace
+
+RankEnvironment TorchrunClusterResolver::ranks() const {
+  if (!read_env("RANK") || !read_env("WORLD_SIZE")) {
+    internal::refuse_environment(kTorchrun,
+                                 internal::describe_variables({"RANK", "WORLD_SIZE", "MASTER_ADDR",
+                                                               "MASTER_PORT", "LOCAL_RANK"}),
+                                 kTorchrunAdvice);
+  }
+  RankEnvironment ranks;
+  ranks.size = internal::read_number(kTorchrun, "WORLD_SIZE", 1, ClusterSpec::kLastIndex);
+  ranks.rank = internal::read_number(kTorchrun, "RANK", 0, ClusterSpec::kLastIndex);
+  if (ranks.rank >= ranks.size) {
+    internal::refuse_environment(kTorchrun,
+                                 internal::describe_variables({"RANK", "WORLD_SIZE"}) +
+                                     ": ranks go from 0 to WORLD_SIZE - 1",
+                                 "Correct them.");
+  }
+  read_local_ranks(ranks);
+  return ranks;
+}
+
+std::string TorchrunClusterResolver::rendezvous_address() const {
+  if (read_env("TUTTI_RENDEZVOUS")) return internal::rendezvous_variable();
+  Address address = internal::master_variables(
+      kTorchrun,
+      "There is no place to meet: set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free "
+      "port there, the same for all ranks.");
+  if (read_env("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    if (address.port == 65535) {
+      internal::refuse_environment(
+          kTorchrun, "torchrun itself holds MASTER_PORT=\"65535\", and there is no port after it",
+          "Give torchrun another --master_port, or set TUTTI_RENDEZVOUS to host:port of rank 0.");
+    }
+    ++address.port;
+  }
+  return address.to_string();
+}
+
+std::string TorchrunClusterResolver::job_id() const {
+  const auto run = read_env("TORCHELASTIC_RUN_ID");
+  if (!run || *run == "none") return "";
+  return message("torchrun ", *run, " restart ",
+                 read_env("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+}
+
+}  // namespace tutti

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/collectives/communicator.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/base/log.h"
+
+namespace tutti {
+namespace {
+
+using Clock = Deadline::Clock;
+
+// As WaitWord: long enough to bridge the gap between two steps of ranks that run side by side.
+constexpr std::chrono::microseconds kSpinTime{100};
+constexpr int kYields = 50;
+constexpr int kPauses = 64;  // between two looks at the clock
+// How long a sleep lasts before the other ranks are looked at: they may have given up.
+constexpr std::chrono::milliseconds kSlice{5};
+constexpr int kNobody = -1;
+constexpr uint32_t kAdvancesBetweenLooks = 64;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class ArmedLink {
+ public:
+  explicit ArmedLink(Link& link) : link_(link), armed_(link.arm()) {}
+  ~ArmedLink() { link_.disarm(); }
+  ArmedLink(const ArmedLink&) = delete;
+  ArmedLink& operator=(const ArmedLink&) = delete;
+
+  void park(const Deadline& until) const { link_.park(armed_, until); }
+
+ private:
+  Link& link_;
+  const uint32_t armed_;
+};
+
+std::string in_step(const WorkerGroup& group) {
+  return group.step() == 0 ? "" : message(" in step ", group.step());
+}
+
+}  // namespace
+
+// ---- WorkerGroup
+
+WorkerGroup::WorkerGroup(Options options, Links links, std::shared_ptr<Arena> arena,
+                         std::shared_ptr<void> keep)
+    : options_(std::move(options)), keep_(std::move(keep)), arena_(std::move(arena)) {
+  TUTTI_CHECK(links.size() == kGroupChannels);
+  for (auto& each : links) {
+    TUTTI_CHECK(each.size() == options_.names.size());
+    channels_.push_back(std::make_unique<Communicator>(*this, std::move(each)));
+  }
+}
+
+WorkerGroup::~WorkerGroup() = default;
+
+void WorkerGroup::abort(ErrorCode code, const std::string& text) {
+  {
+    const MutexLock lock(mutex_);
+    if (error_ != nullptr) return;
+    error_ = std::make_exception_ptr(Error(code, text));
+    aborted_.store(true, std::memory_order_release);
+  }
+  Communicator& first = *channels_[0];
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) first.link(r).abort(code, text);
+  }
+}
+
+void WorkerGroup::fail(const Error& error) { abort(error.code(), error.what()); }
+
+void WorkerGroup::throw_if_aborted() {
+  if (!aborted_.load(std::memory_order_acquire)) return;
+  std::exception_ptr error;
+  {
+    const MutexLock lock(mutex_);
+    error = error_;
+  }
+  std::rethrow_exception(error);
+}
+
+void WorkerGroup::check() {
+  throw_if_aborted();
+  Communicator& first = *channels_[0];
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const std::optional<PeerFailure> failure = first.link(r).reported_failure();
+    if (failure) fail(Error(failure->code, failure->text));
+  }
+  throw_if_aborted();
+}
+
+// ---- Transfer
+
+Transfer::Transfer(Communicator& communicator, const Operation& operation, Deadline deadline)
+    : communicator_(communicator),
+      fingerprint_(communicator.begin(operation)),
+      deadline_(deadline) {}
+
+Transfer::~Transfer() {
+  if (done_) return;
+  communicator_.end();
+  communicator_.group().abort(
+      ErrorCode::kCancelled,
+      message(communicator_.group().name(communicator_.rank()), " left ", fingerprint_.describe(),
+              " before it was done", in_step(communicator_.group()), "."));
+  for (int r = 0; r < communicator_.size(); ++r) {
+    if (r != communicator_.rank()) communicator_.link(r).discard();
+  }
+}
+
+bool Transfer::poll(int* missing) {
+  *missing = step();
+  if (*missing != kDone) return false;
+  done_ = true;
+  communicator_.end();
+  return true;
+}
+
+// A rank may have done its part and left since it was looked at, so whoever is gone is looked at
+// once more: all that it did is visible now.
+bool Transfer::poll_or_throw(int* missing) {
+  const int before = *missing;
+  bool gone = communicator_.link(before).failure().has_value();
+  if (gone) {
+    if (poll(missing)) return true;
+    gone = *missing == before;
+  }
+  communicator_.check_alive(gone ? before : kNobody, fingerprint_);
+  if (deadline_.passed()) communicator_.throw_timeout(*missing, fingerprint_);
+  return false;
+}
+
+// Asking whether peers are alive is a system call: not in every hook of backward.
+bool Transfer::advance() {
+  int missing = 0;
+  if (done_ || poll(&missing)) return true;
+  return ++advances_ % kAdvancesBetweenLooks == 0 && poll_or_throw(&missing);
+}
+
+void Transfer::wait() {
+  if (done_) return;
+  const bool spin = communicator_.group().options().wait_mode == WaitMode::kSpin;
+  int missing = 0;
+  Clock::time_point spin_end;
+  for (int round = 0;; ++round) {
+    if (poll(&missing)) return;
+    if (!spin && round < kYields) {
+      sched_yield();
+    } else if (spin && round < kPauses) {
+      if (round == kPauses - 1) spin_end = Clock::now() + kSpinTime;
+      pause_briefly();
+    } else if (spin && (round % kPauses != 0 || Clock::now() < spin_end)) {
+      pause_briefly();
+    } else {
+      break;
+    }
+  }
+  while (true) {
+    if (poll_or_throw(&missing)) return;
+    bool done = false;
+    {
+      const ArmedLink link(communicator_.link(missing));
+      int now_missing = 0;
+      done = poll(&now_missing);
+      if (!done && now_missing == missing) {
+        link.park(Deadline::at(std::min(deadline_.when(), Clock::now() + kSlice)));
+      }
+    }
+    if (done || poll(&missing)) return;
+  }
+}
+
+// ---- Communicator
+
+Communicator::Communicator(WorkerGroup& group, std::vector<std::unique_ptr<Link>> links)
+    : group_(group),
+      links_(std::move(links)),
+      posted_(links_.size()),
+      popped_(links_.size()),
+      seen_in_(links_.size()) {}
+
+Deadline Communicator::deadline(std::optional<std::chrono::milliseconds> timeout) const {
+  return Deadline::after(timeout.value_or(group_.options().timeout));
+}
+
+Fingerprint Communicator::begin(const Operation& operation) {
+  group_.throw_if_aborted();
+  if (busy_) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "Communicator: an operation was begun while another one of the same channel is not "
+                "done. Wait for it first.");
+  }
+  Fingerprint fingerprint = make_fingerprint(operation, group_.options().epoch);
+  fingerprint.number = operations_.fetch_add(1, std::memory_order_relaxed);
+  fingerprint.step = group_.step();
+  log_.add(fingerprint);
+  busy_ = true;
+  return fingerprint;
+}
+
+void Communicator::post(int rank, const Fingerprint& fingerprint, uint64_t tag, uint64_t total,
+                        Link::Pieces pieces) {
+  const auto peer = static_cast<size_t>(rank);
+  uint64_t bytes = 0;
+  for (const auto& piece : pieces) bytes += piece.size();
+  bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  links_[peer]->post({fingerprint.hash, posted_[peer]++, total, tag}, fingerprint, pieces);
+}
+
+const Incoming* Communicator::peek(int rank, const Fingerprint& fingerprint) {
+  const auto peer = static_cast<size_t>(rank);
+  const Incoming* const incoming = links_[peer]->peek();
+  if (incoming == nullptr) return nullptr;
+  if (incoming->head.hash != fingerprint.hash || incoming->head.sequence != popped_[peer]) {
+    throw_mismatch(rank, fingerprint, *incoming->fingerprint);
+  }
+  seen_in_[peer] = fingerprint.number + 1;
+  return incoming;
+}
+
+void Communicator::pop(int rank) {
+  const auto peer = static_cast<size_t>(rank);
+  ++popped_[peer];
+  links_[peer]->pop();
+}
+
+std::byte* Communicator::scratch(size_t bytes) {
+  if (!scratch_.defined() || scratch_.nbytes() < bytes) {
+    scratch_ = group_.arena()->empty({static_cast<int64_t>(bytes)}, at::kByte);
+  }
+  return static_cast<std::byte*>(scratch_.data_ptr());
+}
+
+// A rank that is not missing may have left because it is done.
+void Communicator::check_alive(int missing, const Fingerprint& fingerprint) {
+  group_.throw_if_aborted();
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const std::optional<PeerFailure> failure = link(r).failure();
+    if (!failure || (!failure->reported && r != missing)) continue;
+    const std::string text =
+        failure->reported
+            ? failure->text
+            : message(group_.name(r), " is gone: ", failure->text, " This was noticed during ",
+                      fingerprint.describe(), in_step(group_), " by ", group_.name(rank()),
+                      ". Start the job again.");
+    group_.fail(Error(failure->code, text));
+    group_.throw_if_aborted();
+  }
+}
+
+void Communicator::throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs) {
+  const std::string text = message(
+      "ranks do not do the same: ", group_.name(this->rank()), " does ", mine.describe(),
+      " (operation ", mine.number, " of its channel), but ", group_.name(rank), " does ",
+      theirs.describe(), " (operation ", theirs.number, ")", in_step(group_),
+      theirs.epoch != mine.epoch ? ". They do not belong to the same group" : "",
+      ". Every worker must make the same calls in the same order, with equal types and shapes.");
+  log(LogLevel::kError,
+      message("the last operations of ", group_.name(this->rank()), ":\n", log_.describe()));
+  group_.fail(Error(ErrorCode::kFailedPrecondition, text));
+  group_.throw_if_aborted();
+  throw Error(ErrorCode::kInternal, text);
+}
+
+void Communicator::throw_timeout(int rank, const Fingerprint& fingerprint) {
+  const uint64_t seen = seen_in_[static_cast<size_t>(rank)];
+  const std::string text = message(
+      group_.name(rank), " did not come to ", fingerprint.describe(), " (operation ",
+      fingerprint.number, " of its channel)", in_step(group_), " before the deadline, noticed by ",
+      group_.name(this->rank()), ". It was last seen in ",
+      seen == 0 ? "no operation of this channel" : log_.describe(seen - 1),
+      ". Either it is stuck, or it makes other calls than this one.");
+  log(LogLevel::kError,
+      message("the last operations of ", group_.name(this->rank()), ":\n", log_.describe()));
+  group_.fail(Error(ErrorCode::kUnavailable, text));
+  group_.throw_if_aborted();
+  throw Error(ErrorCode::kInternal, text);
+}
+
+}  // namespace tutti

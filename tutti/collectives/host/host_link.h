@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages between ranks of one machine, through their segments (segment.h).
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tutti/collectives/arena.h"
+#include "tutti/collectives/host/segment.h"
+#include "tutti/collectives/link.h"
+
+namespace tutti::internal {
+
+/// Tells whether a process is still there, by the socket its segment came through. Thread-safe.
+class PeerSocket {
+ public:
+  explicit PeerSocket(int descriptor) : descriptor_(descriptor) {}
+  ~PeerSocket();
+  PeerSocket(const PeerSocket&) = delete;
+  PeerSocket& operator=(const PeerSocket&) = delete;
+
+  bool hung_up() const;
+
+ private:
+  const int descriptor_;
+};
+
+/// See Link. `socket` is null for a rank of this process.
+class HostLink final : public Link {
+ public:
+  HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs, size_t channel,
+           int my_rank, int their_rank, std::shared_ptr<const PeerSocket> socket);
+
+  bool can_post() override;
+  size_t max_message_bytes() const override { return Segment::kStagedBytes; }
+  void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces) override;
+  const Incoming* peek() override;
+  void pop() override;
+  bool drained() override;
+  uint32_t arm() override;
+  void park(uint32_t armed, const Deadline& until) override;
+  void disarm() override;
+  std::optional<PeerFailure> failure() override;
+  std::optional<PeerFailure> reported_failure() override;
+  void abort(ErrorCode code, const std::string& text) override;
+  bool reaches(const void* memory) const override { return mine_->contains(memory); }
+  bool shares_memory() const override { return true; }
+
+ private:
+  uint32_t consumed_by_peer() const { return peer_consumed_.load(std::memory_order_acquire); }
+  void wake_peer();
+  void look_at(const HostSlot& slot);
+
+  const std::shared_ptr<Segment> mine_;
+  const std::shared_ptr<const Segment> theirs_;
+  const int their_rank_;
+  const std::shared_ptr<const PeerSocket> socket_;
+  HostSlot* const outgoing_;         // the ring of this rank for the peer
+  const HostSlot* const arriving_;   // the ring of the peer for this rank
+  const size_t staged_offset_;       // of the first slot of outgoing_
+  std::atomic<uint32_t>& consumed_;  // by this rank
+  const std::atomic<uint32_t>& peer_consumed_;
+  uint32_t posted_ = 0;
+  uint32_t popped_ = 0;
+  uint32_t known_consumed_ = 0;
+  // Sequence + 1 of the last message whose bytes lie in the caller's memory.
+  uint32_t last_shared_ = 0;
+  bool looked_ = false;  // incoming_ is the message after popped_
+  Incoming incoming_;
+};
+
+/// Memory of a segment, and of the heap when there is no more. Thread-safe.
+class SegmentArena final : public Arena {
+ public:
+  explicit SegmentArena(std::shared_ptr<Segment> segment) : segment_(std::move(segment)) {}
+
+ private:
+  std::shared_ptr<void> do_allocate(size_t bytes) override;
+
+  std::shared_ptr<Segment> segment_;
+};
+
+}  // namespace tutti::internal

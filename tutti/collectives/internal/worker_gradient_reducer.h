@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums gradients over the replicas of all workers, bucket by bucket, in the order of the buckets.
+// On one machine the threads of the replicas do it themselves, inside hooks and in finish(); if a
+// worker is on another machine, a thread of its own does, so that the way there is hidden by
+// backward.
+
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tutti/base/mutex.h"
+#include "tutti/base/thread.h"
+#include "tutti/base/wait_word.h"
+#include "tutti/collectives/communicator.h"
+#include "tutti/collectives/gradient_reducer.h"
+#include "tutti/collectives/worker_all_reduce.h"
+
+namespace tutti::internal {
+
+/// See GradientReducer. All workers make their reducers in the same order, with equal buckets:
+/// layouts are compared when it is made (kFailedPrecondition with both).
+class WorkerGradientReducer final : public GradientReducer {
+ public:
+  WorkerGradientReducer(std::shared_ptr<WorkerGroup> group, const WorkerTree& tree,
+                        std::vector<GradientBucket> buckets,
+                        std::optional<std::chrono::milliseconds> timeout);
+  ~WorkerGradientReducer() override;
+
+  void ready(size_t replica, size_t bucket, void* place) override;
+  void help(size_t replica) override;
+  [[nodiscard]] bool finish(size_t replica, ChunkFn reduced) override;
+  void reset() override;
+  std::span<uint8_t> flags() override { return flags_; }
+  void set_num_flags(size_t count) override { flags_.assign(count, 0); }
+
+ private:
+  struct alignas(64) Bucket {
+    std::atomic<size_t> filled{0};  // by how many replicas
+    std::vector<at::Tensor>
+        scratch;  // nodes that do not fit into the bucket: those of 16-bit floats
+  };
+
+  void check_layout();
+  bool progress(bool may_wait) TUTTI_REQUIRES(driver_);
+  void start_bucket(size_t bucket) TUTTI_REQUIRES(driver_);
+  void drive_to_end() TUTTI_REQUIRES(driver_);
+  std::unique_ptr<Transfer> start_flags();
+  void clear() TUTTI_REQUIRES(driver_);
+  void wait_until(const std::function<bool()>& over, const Deadline& deadline, const char* what);
+  void thread_body();
+  void fail(std::exception_ptr error);
+  bool may_begin_early() const;
+
+  const std::shared_ptr<WorkerGroup> group_;
+  const WorkerTree& tree_;
+  const std::optional<std::chrono::milliseconds> timeout_;
+  const size_t replicas_;
+  std::vector<Bucket> states_;
+  std::vector<uint8_t> flags_;
+  std::vector<uint8_t> all_flags_;
+
+  // Whoever holds the mutex moves the exchange on.
+  Mutex driver_;
+  size_t next_ TUTTI_GUARDED_BY(driver_) = 0;  // the bucket under way
+  std::unique_ptr<Transfer> transfer_ TUTTI_GUARDED_BY(driver_);
+
+  std::atomic<size_t> arrived_{0};  // replicas in finish()
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;  // written before failed_
+  WaitWord news_;             // buckets that became ready, the end of a step
+  std::atomic<uint64_t> steps_done_{0};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> under_way_{false};  // a transfer
+  std::unique_ptr<Thread> thread_;      // last: it uses all the above
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rank believes it is doing. The description travels with the data, so that ranks that do
+// not do the same thing notice before anything is combined, and can say who did what.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/Optional.h>
+
+#include "tutti/values/reduce_op.h"
+
+namespace tutti {
+
+enum class OperationKind : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kExchange,
+  kSend,
+};
+
+/// What is asked of a communicator. `name` is that of a variable or a call, for people.
+struct Operation {
+  OperationKind kind = OperationKind::kExchange;
+  std::string_view name = {};
+  c10::optional<at::ScalarType> dtype = c10::nullopt;
+  c10::IntArrayRef sizes = {};  ///< Of what all ranks have alike.
+  c10::optional<ReduceOp> op = c10::nullopt;
+};
+
+/// The same in fixed size, with a hash of all that must be equal. Trivially copyable: it is sent as
+/// it is, between processes of one kind of machine. Names and ranks of tensors that do not fit are
+/// cut; the hash covers them whole.
+struct Fingerprint {
+  static constexpr size_t kMaxSizes = 4;
+  static constexpr size_t kMaxName = 48;
+  static constexpr uint8_t kNone = 0xff;
+
+  uint64_t hash = 0;
+  uint64_t epoch = 0;
+  uint64_t number = 0;  ///< Which operation of its channel it is; not part of the hash.
+  uint64_t step = 0;    ///< Of training, where the caller counts; not part of the hash.
+  OperationKind kind = OperationKind::kExchange;
+  uint8_t op = kNone;
+  uint8_t dtype = kNone;
+  uint8_t dims = 0;
+  uint32_t reserved = 0;
+  std::array<int64_t, kMaxSizes> sizes = {};
+  std::array<char, kMaxName> name = {};
+
+  /// `all_reduce(kSum) of float32[3, 4] "dense/weight"`. Safe for bytes from anywhere.
+  std::string describe() const;
+};
+static_assert(sizeof(Fingerprint) == 120);
+
+Fingerprint make_fingerprint(const Operation& operation, uint64_t epoch);
+
+/// The last operations of a channel, for error messages. One thread at a time.
+class OperationLog {
+ public:
+  static constexpr size_t kKept = 256;
+
+  void add(const Fingerprint& fingerprint);
+  uint64_t count() const { return count_; }
+
+  /// One line for each operation that is kept, the latest last.
+  std::string describe() const;
+
+  /// One of them, or only its number if it is kept no more.
+  std::string describe(uint64_t number) const;
+
+ private:
+  std::array<Fingerprint, kKept> ring_;
+  uint64_t count_ = 0;
+};
+
+}  // namespace tutti

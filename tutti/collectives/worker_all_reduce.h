@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reduces values of all replicas of all workers by the canonical tree, over any communicator. Each
+// worker computes the nodes of the tree that lie among its own replicas and sends parts of them to
+// the owners of those parts, who finish the tree; then everybody gets the results of everybody.
+//
+//   block:  | part of rank 0 | part of rank 1 | ... |      of every node, and of the result
+//   gather: rank r sends part o of its nodes to rank o, who reduces them      for a few blocks at
+//   spread: rank o sends the reduced part to everybody                        once, in a fixed
+//   order
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <c10/util/SmallVector.h>
+
+#include "tutti/collectives/communicator.h"
+#include "tutti/collectives/reduction_tree.h"
+
+namespace tutti {
+
+/// Which nodes each of the workers holds; worker w has the replicas [w * local, (w + 1) * local).
+/// Immutable.
+class WorkerTree {
+ public:
+  WorkerTree(int workers, int local_replicas);
+
+  int workers() const { return static_cast<int>(first_node_.size()) - 1; }
+  int local_replicas() const { return local_; }
+  int replicas() const { return workers() * local_; }
+
+  /// The nodes of a worker, and where they begin among all of tree().nodes().
+  std::span<const TreeNode> nodes(int worker) const;
+  size_t first_node(int worker) const { return first_node_[static_cast<size_t>(worker)]; }
+  size_t max_nodes() const { return max_nodes_; }
+  const NodeTree& tree() const { return *tree_; }
+
+ private:
+  int local_;
+  size_t max_nodes_ = 0;
+  std::vector<size_t> first_node_;
+  std::unique_ptr<const NodeTree> tree_;
+};
+
+/// What shall be reduced. Memory is in the host.
+struct WorkerReduction {
+  ReduceOp op = ReduceOp::kSum;
+  at::ScalarType dtype = at::kFloat;  ///< Of outputs; nodes have node_dtype(op, dtype).
+  int64_t count = 0;
+  /// Of this worker, in the order of WorkerTree::nodes().
+  c10::SmallVector<const void*, 4> nodes = {};
+  /// All get the result. One may be a node, if the dtypes are equal.
+  c10::SmallVector<void*, 4> outputs = {};
+
+  /// Called before elements [begin, end) of the nodes are first read; may be empty.
+  std::function<void(int64_t begin, int64_t end)> prepare = nullptr;
+  /// Called when elements [begin, end) of the outputs are there; may be empty.
+  std::function<void(int64_t begin, int64_t end)> reduced = nullptr;
+};
+
+/// Begins a reduction; operation.kind, op and dtype are filled in. The reduction is moved on by the
+/// transfer's advance() and wait().
+std::unique_ptr<Transfer> start_all_reduce(Communicator& communicator, const WorkerTree& tree,
+                                           WorkerReduction reduction, Operation operation,
+                                           Deadline deadline);
+
+}  // namespace tutti

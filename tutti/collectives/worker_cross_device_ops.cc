@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/collectives/worker_cross_device_ops.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/SmallVector.h>
+
+#include "tutti/base/error.h"
+#include "tutti/collectives/internal/worker_gradient_reducer.h"
+#include "tutti/collectives/sparse_reduction.h"
+#include "tutti/nest/leaf.h"
+
+namespace tutti {
+namespace {
+
+// Tensors up to here travel together.
+constexpr int64_t kPackUpToBytes = 256 << 10;
+// Before the elements of a gathered tensor; keeps them aligned.
+constexpr size_t kGatherHeadBytes = 64;
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
+}
+
+}  // namespace
+
+// Memory of the local components; `outputs` of all of them, perhaps the inputs themselves.
+struct WorkerCrossDeviceOps::Part {
+  const WorkerTree& tree;
+  at::ScalarType dtype;
+  int64_t count;
+  std::string_view name;
+  at::IntArrayRef sizes;
+  c10::SmallVector<const void*, 8> inputs;
+  c10::SmallVector<void*, 8> outputs;
+};
+
+WorkerCrossDeviceOps::WorkerCrossDeviceOps(std::shared_ptr<WorkerGroup> group, int local_replicas)
+    : CrossDeviceOps(group->arena()),
+      group_(std::move(group)),
+      tree_(group_->size(), local_replicas),
+      tree_of_workers_(group_->size(), 1) {}
+
+// A node lies where the result of its first replica will be, if the dtype allows it.
+void WorkerCrossDeviceOps::reduce_part(ReduceOp op, const Part& part,
+                                       const CommunicationOptions& options) {
+  const std::span<const TreeNode> nodes = part.tree.nodes(group_->rank());
+  const int first = group_->rank() * part.tree.local_replicas();
+  const at::ScalarType inner = node_dtype(op, part.dtype);
+  std::vector<at::Tensor> scratch;
+  WorkerReduction job;
+  job.op = op;
+  job.dtype = part.dtype;
+  job.count = part.count;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto begin = static_cast<size_t>(nodes[i].begin - first);
+    const bool is_input = nodes[i].end - nodes[i].begin == 1 && inner == part.dtype;
+    if (is_input) {
+      job.nodes.push_back(part.inputs[begin]);
+    } else if (inner == part.dtype && begin < part.outputs.size()) {
+      job.nodes.push_back(part.outputs[begin]);
+    } else {
+      scratch.push_back(arena().empty({part.count}, inner));
+      job.nodes.push_back(scratch.back().data_ptr());
+    }
+  }
+  job.outputs.assign(part.outputs.begin(), part.outputs.end());
+  job.prepare = [&, nodes_memory = job.nodes](int64_t from, int64_t to) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const auto begin = static_cast<size_t>(nodes[i].begin - first);
+      const auto end = static_cast<size_t>(nodes[i].end - first);
+      if (nodes_memory[i] == part.inputs[begin] && end - begin == 1) continue;
+      reduce_to_node(op, part.dtype,
+                     std::span<const void* const>(part.inputs.data() + begin, end - begin),
+                     const_cast<void*>(nodes_memory[i]), from, to);
+    }
+  };
+  Operation operation;
+  operation.name = part.name;
+  operation.sizes = part.sizes;
+  Communicator& channel = group_->channel(GroupChannel::kCollectives);
+  wait(start_all_reduce(channel, part.tree, std::move(job), operation,
+                        channel.deadline(options.timeout)));
+}
+
+at::Tensor WorkerCrossDeviceOps::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+                                           const CommunicationOptions& options) {
+  const MutexLock lock(mutex_);
+  const at::ScalarType dtype = value[0].scalar_type();
+  const bool exact = reduced_dtype(op, dtype) == dtype;
+  const at::ScalarType reduced = exact ? dtype : at::kLong;
+  std::vector<at::Tensor> inputs;
+  for (const at::Tensor& each : value) inputs.push_back(on_host(each).to(reduced));
+  const at::Tensor output = inputs[0].nbytes() >= kArenaAboveBytes
+                                ? arena().empty(inputs[0].sizes(), reduced)
+                                : at::empty(inputs[0].sizes(), inputs[0].options());
+  const bool all = static_cast<int>(inputs.size()) == tree_.local_replicas();
+  TUTTI_CHECK(all || inputs.size() == 1);
+  const WorkerTree& tree = all ? tree_ : tree_of_workers_;
+  Part part{tree, reduced, output.numel(), "reduce", output.sizes(), {}, {output.data_ptr()}};
+  for (const at::Tensor& each : inputs) part.inputs.push_back(each.data_ptr());
+  reduce_part(exact ? op : ReduceOp::kSum, part, options);
+  const at::Tensor result = exact ? output : finish_tree(op, dtype, output, tree.replicas());
+  return result.to(value[0].device());
+}
+
+// One member does it all: the others have nothing to add to the way between processes.
+void WorkerCrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
+                                         const CommunicationOptions& options) {
+  if (batch.member() != 0) return;
+  const auto is_plain = [&](size_t t) {
+    const at::ScalarType dtype = batch.like(t).scalar_type();
+    return reduced_dtype(batch.op(), dtype) == dtype && batch.like(t).device().is_cpu();
+  };
+  for (size_t first = 0; first < batch.tensors();) {
+    size_t last = first + 1;
+    if (!is_plain(first)) {
+      std::vector<at::Tensor> parts;
+      for (size_t r = 0; r < batch.replicas(); ++r) parts.push_back(batch.input(r, first));
+      const at::Tensor reduced =
+          do_reduce(batch.op(), PerReplica<at::Tensor>(std::move(parts)), options);
+      for (size_t r = 0; r < batch.replicas(); ++r) batch.output(r, first).copy_(reduced);
+      first = last;
+      continue;
+    }
+    auto total = static_cast<int64_t>(batch.like(first).nbytes());
+    const int64_t limit = options.bytes_per_pack > 0
+                              ? std::min(options.bytes_per_pack, kPackUpToBytes)
+                              : kPackUpToBytes;
+    while (last < batch.tensors() && is_plain(last) &&
+           batch.like(last).scalar_type() == batch.like(first).scalar_type()) {
+      total += static_cast<int64_t>(batch.like(last).nbytes());
+      if (total > limit) break;
+      ++last;
+    }
+    if (last - first == 1) {
+      reduce_one(batch, first, options);
+    } else {
+      reduce_packed(batch, first, last, options);
+    }
+    first = last;
+  }
+}
+
+void WorkerCrossDeviceOps::reduce_one(const AllReduceBatch& batch, size_t tensor,
+                                      const CommunicationOptions& options) {
+  const at::Tensor& like = batch.like(tensor);
+  const MutexLock lock(mutex_);
+  Part part{tree_, like.scalar_type(), like.numel(), "all_reduce", like.sizes(), {}, {}};
+  for (size_t r = 0; r < batch.replicas(); ++r) {
+    const AllReduceBatch::Memory memory = batch.memory(r, tensor);
+    part.inputs.push_back(memory.input);
+    part.outputs.push_back(memory.output);
+  }
+  reduce_part(batch.op(), part, options);
+}
+
+void WorkerCrossDeviceOps::reduce_packed(const AllReduceBatch& batch, size_t first, size_t last,
+                                         const CommunicationOptions& options) {
+  const at::ScalarType dtype = batch.like(first).scalar_type();
+  const size_t size = c10::elementSize(dtype);
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (size_t t = first; t < last; ++t) {
+    counts.push_back(batch.like(t).numel());
+    total += counts.back();
+  }
+  const auto replicas = static_cast<int64_t>(batch.replicas());
+  const at::Tensor packed = arena().empty({replicas, total}, dtype);
+  const auto row = [&](size_t r) {
+    return static_cast<std::byte*>(packed.data_ptr()) + r * static_cast<size_t>(total) * size;
+  };
+  Part part{tree_, dtype, total, "all_reduce of several", counts, {}, {}};
+  for (size_t r = 0; r < batch.replicas(); ++r) {
+    std::byte* at = row(r);
+    for (size_t t = first; t < last; ++t) {
+      const size_t bytes = batch.like(t).nbytes();
+      if (bytes > 0) std::memcpy(at, batch.memory(r, t).input, bytes);
+      at += bytes;
+    }
+    part.inputs.push_back(row(r));
+    part.outputs.push_back(row(r));
+  }
+  {
+    const MutexLock lock(mutex_);
+    reduce_part(batch.op(), part, options);
+  }
+  for (size_t r = 0; r < batch.replicas(); ++r) {
+    const std::byte* at = row(r);
+    for (size_t t = first; t < last; ++t) {
+      const size_t bytes = batch.like(t).nbytes();
+      if (bytes > 0) std::memcpy(batch.memory(r, t).output, at, bytes);
+      at += bytes;
+    }
+  }
+}
+
+std::vector<at::Tensor> WorkerCrossDeviceOps::gather_bytes(const at::Tensor& mine,
+                                                           std::string_view name,
+                                                           const CommunicationOptions& options) {
+  const MutexLock lock(mutex_);
+  std::vector<at::Tensor> all(static_cast<size_t>(group_->size()));
+  Communicator& channel = group_->channel(GroupChannel::kCollectives);
+  Operation operation;
+  operation.name = name;
+  wait(channel.all_gather(
+      operation, bytes_of(mine),
+      [&](int rank, size_t bytes) {
+        at::Tensor& place = all[static_cast<size_t>(rank)];
+        place = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+        return bytes_of(place);
+      },
+      channel.deadline(options.timeout)));
+  return all;
+}
+
+void WorkerCrossDeviceOps::broadcast_from_first(const at::Tensor& tensor, std::string_view name,
+                                                const CommunicationOptions& options) {
+  const MutexLock lock(mutex_);
+  const at::Tensor memory = on_host(tensor);
+  Communicator& channel = group_->channel(GroupChannel::kCollectives);
+  Operation operation;
+  operation.name = name;
+  operation.dtype = memory.scalar_type();
+  operation.sizes = memory.sizes();
+  wait(channel.broadcast(operation, 0, bytes_of(memory), channel.deadline(options.timeout)));
+  if (!memory.is_alias_of(tensor) || !tensor.is_contiguous()) tensor.copy_(memory);
+}
+
+// The extent along the axis goes before the elements; all other sizes must be equal.
+at::Tensor WorkerCrossDeviceOps::do_gather(const PerReplica<at::Tensor>& value, const Devices&,
+                                           int64_t axis, const CommunicationOptions& options) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& each : value) parts.push_back(on_host(each));
+  const at::Tensor local = at::cat(parts, axis).contiguous();
+  const int64_t extent = local.size(axis);
+  const at::Tensor message_bytes =
+      at::empty({static_cast<int64_t>(kGatherHeadBytes + local.nbytes())}, at::kByte);
+  auto* const head = static_cast<std::byte*>(message_bytes.data_ptr());
+  std::memset(head, 0, kGatherHeadBytes);
+  std::memcpy(head, &extent, sizeof extent);
+  if (local.nbytes() > 0) std::memcpy(head + kGatherHeadBytes, local.data_ptr(), local.nbytes());
+  std::vector<int64_t> sizes = local.sizes().vec();
+  sizes[static_cast<size_t>(axis)] = -1;
+  const std::string name = message("gather(axis ", axis, ") of ", dtype_name(local.scalar_type()),
+                                   c10::IntArrayRef(sizes));
+  const std::vector<at::Tensor> all = gather_bytes(message_bytes, name, options);
+  std::vector<at::Tensor> gathered;
+  for (size_t w = 0; w < all.size(); ++w) {
+    int64_t rows = 0;
+    if (all[w].nbytes() >= kGatherHeadBytes) std::memcpy(&rows, all[w].data_ptr(), sizeof rows);
+    sizes[static_cast<size_t>(axis)] = rows;
+    auto elements = static_cast<int64_t>(c10::elementSize(local.scalar_type()));
+    bool fits = all[w].nbytes() >= kGatherHeadBytes && rows >= 0;
+    for (const int64_t each : sizes)
+      fits = fits && !__builtin_mul_overflow(elements, each, &elements);
+    if (!fits || elements != static_cast<int64_t>(all[w].nbytes() - kGatherHeadBytes)) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  message("gather: ", group_->name(static_cast<int>(w)), " sent ", all[w].nbytes(),
+                          " bytes for ", rows, " rows of ", describe(local), "."));
+    }
+    auto* const data = static_cast<std::byte*>(all[w].data_ptr()) + kGatherHeadBytes;
+    gathered.push_back(at::from_blob(data, sizes, at::TensorOptions().dtype(local.scalar_type())));
+  }
+  return at::cat(gathered, axis).to(value[0].device());
+}
+
+IndexedSlices WorkerCrossDeviceOps::combine_slices(const char* who, ReduceOp op,
+                                                   const std::vector<const IndexedSlices*>& parts,
+                                                   const CommunicationOptions& options) {
+  const bool mean = op == ReduceOp::kMean;
+  if (mean) check_reducible(who, op, parts[0]->values().scalar_type());
+  const IndexedSlices local = concatenate_slices(who, mean ? ReduceOp::kSum : op, parts);
+  const auto gathered = [&](const at::Tensor& tensor) {
+    return do_gather(PerReplica<at::Tensor>(std::vector<at::Tensor>{tensor}), {}, 0, options);
+  };
+  at::Tensor values = gathered(local.values());
+  const at::Tensor indices = gathered(local.indices().to(at::kLong));
+  if (mean) {
+    const auto replicas = static_cast<int64_t>(parts.size()) * group_->size();
+    values = divide_sum(values, replicas, values.scalar_type());
+  }
+  return {values, indices.to(local.indices().scalar_type()), local.dense_shape()};
+}
+
+std::unique_ptr<GradientReducer> WorkerCrossDeviceOps::make_gradient_reducer(
+    std::vector<GradientBucket> buckets, const CommunicationOptions& options) {
+  return std::make_unique<internal::WorkerGradientReducer>(group_, tree_, std::move(buckets),
+                                                           options.timeout);
+}
+
+}  // namespace tutti

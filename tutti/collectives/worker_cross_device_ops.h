@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Combines values over the replicas of all workers: first those of this process, then with the
+// other workers through a group. Every worker makes the same calls in the same order.
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tutti/base/mutex.h"
+#include "tutti/collectives/communicator.h"
+#include "tutti/collectives/cross_device_ops.h"
+#include "tutti/collectives/worker_all_reduce.h"
+
+namespace tutti {
+
+/// A value has one component for each local replica, or a single one that stands for the worker.
+/// Thread-safe: calls take turns, but their order must be the same on all workers.
+class WorkerCrossDeviceOps final : public CrossDeviceOps {
+ public:
+  WorkerCrossDeviceOps(std::shared_ptr<WorkerGroup> group, int local_replicas);
+
+  WorkerGroup& group() { return *group_; }
+  const WorkerTree& tree() const { return tree_; }
+
+  std::unique_ptr<GradientReducer> make_gradient_reducer(
+      std::vector<GradientBucket> buckets, const CommunicationOptions& options) override;
+
+  IndexedSlices combine_slices(const char* who, ReduceOp op,
+                               const std::vector<const IndexedSlices*>& parts,
+                               const CommunicationOptions& options) override;
+
+  /// The bytes of every worker, in their order.
+  std::vector<at::Tensor> gather_bytes(const at::Tensor& mine, std::string_view name,
+                                       const CommunicationOptions& options);
+
+  /// Replaces the contents of a tensor by those of worker 0.
+  void broadcast_from_first(const at::Tensor& tensor, std::string_view name,
+                            const CommunicationOptions& options);
+
+ private:
+  at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+                       const CommunicationOptions& options) override;
+  void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options) override;
+  at::Tensor do_gather(const PerReplica<at::Tensor>& value, const Devices& devices, int64_t axis,
+                       const CommunicationOptions& options) override;
+
+  struct Part;
+
+  void reduce_part(ReduceOp op, const Part& part, const CommunicationOptions& options);
+  void reduce_packed(const AllReduceBatch& batch, size_t first, size_t last,
+                     const CommunicationOptions& options);
+  void reduce_one(const AllReduceBatch& batch, size_t tensor, const CommunicationOptions& options);
+  void wait(std::unique_ptr<Transfer> transfer) { transfer->wait(); }
+
+  const std::shared_ptr<WorkerGroup> group_;
+  const WorkerTree tree_;
+  const WorkerTree tree_of_workers_;  // one component for each worker
+  Mutex mutex_;
+};
+
+}  // namespace tutti

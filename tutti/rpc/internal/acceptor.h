@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Takes connections in and lets only those through that have proved the job secret (or, where
+// gRPC does TLS, those that begin it). gRPC's own listener stops for good when a process runs out
+// of file descriptors; this one does not.
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/thread.h"
+#include "tutti/rpc/internal/handshake.h"
+#include "tutti/rpc/internal/sockets.h"
+#include "tutti/rpc/internal/text.h"
+
+namespace tutti::rpc::internal {
+
+struct AcceptorOptions {
+  std::string address;  ///< for the log
+  std::string secret;
+  bool tls = false;
+  size_t max_connections = 1024;
+  std::chrono::milliseconds handshake_timeout{5000};
+};
+
+/// Has one thread, which waits for all sockets at once: a slow or silent peer holds up nobody.
+/// The thread lives from the constructor to the destructor; there are no other public calls.
+class Acceptor {
+ public:
+  /// `admit` gets each socket that may pass, and owns it.
+  Acceptor(FileDescriptor listener, AcceptorOptions options, std::function<void(int fd)> admit);
+  ~Acceptor();
+
+ private:
+  struct Guest {
+    FileDescriptor fd;
+    Deadline deadline;
+    ServerHandshake handshake;
+    bool undecided;  ///< may still turn out to speak TLS
+    FrameBytes frame = {};
+    size_t received = 0;
+    std::string reason = {};  ///< why it has to leave; empty when it went by itself
+  };
+  using Guests = std::list<Guest>;
+  struct Admitted {
+    int fd;
+    ino_t inode;
+  };
+
+  enum class Fate { kStays, kEnters, kLeaves };
+
+  void run();
+  void watch(int operation, int fd);
+  void accept_some();
+  bool make_room(int error);
+  void welcome(FileDescriptor fd);
+  void proceed(int fd);
+  Fate listen_to(Guest& guest);
+  Fate decide_tls(Guest& guest);
+  Fate on_frame(Guest& guest);
+  void let_in(Guests::iterator guest);
+  void drop(Guests::iterator guest);
+  void expire();
+  bool is_full();
+  int wait_milliseconds() const;
+
+  FileDescriptor listener_;
+  const AcceptorOptions options_;
+  const std::function<void(int)> admit_;
+  size_t max_guests_;
+  size_t max_connections_;
+  FileDescriptor epoll_;
+  FileDescriptor wake_;
+  FileDescriptor reserve_;  ///< given up for a moment when there are no descriptors left
+  Guests guests_;           ///< oldest first
+  std::unordered_map<int, Guests::iterator> by_fd_;
+  std::vector<Admitted> admitted_;
+  Deadline paused_until_ = Deadline::forever();
+  bool paused_ = false;
+  LimitedLog log_;
+  std::atomic<bool> stopping_{false};
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace tutti::rpc::internal

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a process shows its peers: the job secret, certificates, or both.
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include "tutti/rpc/internal/job_secret.h"
+#include "tutti/rpc/internal/server_core.h"
+#include "tutti/rpc/security.h"
+
+namespace tutti::rpc::internal {
+
+struct ServerIdentity {
+  std::string secret;  ///< may be empty with TLS
+  bool tls = false;
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+};
+
+struct ClientIdentity {
+  JobSecret secret;  ///< may be empty with TLS
+  bool tls = false;
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  ///< only with TLS
+};
+
+/// Checks and reads what `security` names: kInvalidArgument, kNotFound, or as find_job_secret().
+ServerIdentity make_server_identity(const SecurityOptions& security, const std::string& address);
+ClientIdentity make_client_identity(const SecurityOptions& security, const std::string& address);
+
+/// With TLS each call carries a token; without, the connection itself was authenticated.
+bool is_authorized(const ServerCore& core, const grpc::GenericCallbackServerContext& context);
+
+void apply_arguments(const grpc::ChannelArguments& args, grpc::ServerBuilder& builder);
+
+}  // namespace tutti::rpc::internal

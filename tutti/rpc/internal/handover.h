@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What we start on one thread, gRPC completes on another. gRPC orders the two, but by means that
+// ThreadSanitizer does not see, since gRPC is not instrumented; these calls tell it.
+
+#pragma once
+
+#if defined(__SANITIZE_THREAD__)
+#define TUTTI_RPC_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TUTTI_RPC_TSAN 1
+#endif
+#endif
+
+#ifdef TUTTI_RPC_TSAN
+extern "C" void __tsan_acquire(void* address);
+extern "C" void __tsan_release(void* address);
+#endif
+
+namespace tutti::rpc::internal {
+
+/// Before an object is given to gRPC: everything done so far happens before take_over() of it.
+inline void hand_over([[maybe_unused]] void* object) {
+#ifdef TUTTI_RPC_TSAN
+  __tsan_release(object);
+#endif
+}
+
+/// First thing in a function that gRPC calls.
+inline void take_over([[maybe_unused]] void* object) {
+#ifdef TUTTI_RPC_TSAN
+  __tsan_acquire(object);
+#endif
+}
+
+}  // namespace tutti::rpc::internal

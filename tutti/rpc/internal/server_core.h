@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a Server and the calls it has in hand share. Calls keep it alive.
+
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "tutti/base/mutex.h"
+#include "tutti/rpc/internal/handler_pool.h"
+#include "tutti/rpc/internal/text.h"
+#include "tutti/rpc/server.h"
+
+namespace tutti::rpc::internal {
+
+/// gRPC calls methods by a path.
+inline constexpr std::string_view kMethodPrefix = "/tutti/";
+/// The name of the header with call_token().
+inline constexpr const char* kTokenHeader = "tutti-token";
+
+/// Thread-safe.
+struct ServerCore {
+  struct Handlers {
+    std::shared_ptr<const DeferredHandler> call = nullptr;
+    std::shared_ptr<const StreamHandler> stream = nullptr;
+  };
+
+  explicit ServerCore(const ServerOptions& options)
+      : max_call_bytes(options.max_call_bytes),
+        pool(static_cast<size_t>(options.handler_threads)) {}
+
+  const size_t max_call_bytes;
+  std::string address;
+  std::string call_secret;  ///< if not empty, every call must carry its token
+  HandlerPool pool;
+  LimitedLog log;
+
+  Mutex mutex;
+  std::map<std::string, Handlers> handlers TUTTI_GUARDED_BY(mutex);
+  std::unordered_map<Reply::Slot*, std::weak_ptr<Reply::Slot>> waiting TUTTI_GUARDED_BY(mutex);
+  bool stopped TUTTI_GUARDED_BY(mutex) = false;
+};
+
+}  // namespace tutti::rpc::internal

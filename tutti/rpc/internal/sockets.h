@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Addresses and sockets, before gRPC gets them.
+
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti::rpc::internal {
+
+/// Owns a file descriptor, or none.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    reset(other.release());
+    return *this;
+  }
+  ~FileDescriptor() { reset(); }
+
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+struct HostPort {
+  std::string host;
+  int port = 0;
+
+  /// "host:port", with brackets around an IPv6 address.
+  std::string text() const;
+};
+
+/// Takes "host:port" apart; kInvalidArgument, naming `who`, if it is something else.
+HostPort split_address(const char* who, const std::string& address);
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+
+  std::string text() const;
+};
+
+/// The addresses of a host; kUnavailable if there are none, now or until the deadline.
+std::vector<SocketAddress> resolve(const HostPort& address, Deadline deadline);
+
+/// A listening, non-blocking socket; kUnavailable, naming the address, if it cannot be had.
+FileDescriptor listen_on(const HostPort& address);
+int local_port(int fd);
+
+/// The peer's address of a connected socket.
+std::string peer_of(int fd);
+
+/// A connected, non-blocking socket without delays for small packets; kUnavailable.
+FileDescriptor connect_to(const SocketAddress& address, Deadline deadline);
+
+/// Waits until `fd` can be read (POLLIN) or written (POLLOUT); false after the deadline.
+bool wait_for(int fd, short events, Deadline deadline);
+
+}  // namespace tutti::rpc::internal

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/rpc/internal/text.h"
+
+namespace tutti::rpc::internal {
+
+std::string printable(std::string_view text, size_t limit) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string safe;
+  for (const char letter : text) {
+    if (safe.size() >= limit) return safe + "...";
+    const auto code = static_cast<unsigned char>(letter);
+    if (code >= 0x20 && code < 0x7f) {
+      safe += letter;
+    } else {
+      safe += {'\\', 'x', kDigits[code >> 4], kDigits[code & 15]};
+    }
+  }
+  return safe;
+}
+
+void LimitedLog::warn(const std::string& line) {
+  constexpr int kLines = 10;
+  constexpr std::chrono::seconds kWindow(10);
+  int left_out = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto now = Clock::now();
+    if (now - since_ >= kWindow) {
+      since_ = now;
+      written_ = 0;
+      left_out = left_out_;
+      left_out_ = 0;
+    }
+    if (written_ >= kLines) {
+      ++left_out_;
+      return;
+    }
+    ++written_;
+  }
+  if (left_out > 0) {
+    log(LogLevel::kWarning, message("rpc: ", left_out, " similar lines were left out."));
+  }
+  log(LogLevel::kWarning, line);
+}
+
+}  // namespace tutti::rpc::internal

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/rpc/server.h"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include "tutti/rpc/internal/acceptor.h"
+#include "tutti/rpc/internal/callback_threads.h"
+#include "tutti/rpc/internal/credentials.h"
+#include "tutti/rpc/internal/grpc_bytes.h"
+#include "tutti/rpc/internal/handover.h"
+#include "tutti/rpc/internal/incoming_call.h"
+#include "tutti/rpc/internal/incoming_stream.h"
+#include "tutti/rpc/internal/server_core.h"
+
+namespace tutti::rpc {
+namespace {
+
+using internal::ServerCore;
+
+void check_server_options(const ServerOptions& options) {
+  const auto fail = [](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, message("rpc::Server: ", what));
+  };
+  if (options.max_message_bytes < 1024 || options.max_message_bytes > (size_t{1} << 30)) {
+    fail(message("max_message_bytes is ", options.max_message_bytes, "; it must be 1 KB to 1 GB."));
+  }
+  if (options.max_call_bytes > options.max_message_bytes) {
+    fail(message("max_call_bytes is ", options.max_call_bytes, ", more than max_message_bytes, ",
+                 options.max_message_bytes, "."));
+  }
+  if (options.max_connections < 1) fail("max_connections must be at least 1.");
+  if (options.handler_threads < 1) fail("handler_threads must be at least 1.");
+  if (options.handshake_timeout.count() < 1 || options.keepalive_interval.count() < 1 ||
+      options.keepalive_timeout.count() < 1) {
+    fail("handshake_timeout, keepalive_interval and keepalive_timeout must be at least 1 ms.");
+  }
+}
+
+void check_method(const std::string& method) {
+  const bool good = !method.empty() && method.size() <= 200 &&
+                    std::all_of(method.begin(), method.end(), [](unsigned char letter) {
+                      return std::isalnum(letter) != 0 || letter == '_' || letter == '/' ||
+                             letter == '.' || letter == '-';
+                    });
+  if (good) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              message("rpc::Server: \"", internal::printable(method),
+                      "\" is no name for a method; use letters, digits and _ / . -"));
+}
+
+}  // namespace
+
+namespace internal {
+
+/// Gives each call that comes in its reactor.
+class CallDispatcher final : public grpc::CallbackGenericService {
+ public:
+  explicit CallDispatcher(std::shared_ptr<ServerCore> core) : core_(std::move(core)) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    take_over(this);
+    const std::string& path = context->method();
+    if (!is_authorized(*core_, *context)) {
+      core_->log.warn(message("rpc: server ", core_->address, " refused a call from ",
+                              peer_address(context->peer()),
+                              ": it has another job secret, or none."));
+      return new RefusedCall({grpc::StatusCode::UNAUTHENTICATED, "job secret"});
+    }
+    if (path.starts_with(kMethodPrefix)) {
+      const ServerCore::Handlers found = find(path.substr(kMethodPrefix.size()));
+      if (found.call != nullptr) return new IncomingCall(core_, found.call, *context);
+      if (found.stream != nullptr) return new StreamCall(core_, found.stream, *context);
+    }
+    return new RefusedCall({grpc::StatusCode::UNIMPLEMENTED, "there is no such method (yet)"});
+  }
+
+ private:
+  ServerCore::Handlers find(const std::string& method) {
+    MutexLock lock(core_->mutex);
+    const auto found = core_->handlers.find(method);
+    return found == core_->handlers.end() ? ServerCore::Handlers{} : found->second;
+  }
+
+  std::shared_ptr<ServerCore> core_;
+};
+
+}  // namespace internal
+
+class Server::Impl {
+ public:
+  explicit Impl(ServerOptions options);
+  ~Impl() { stop(); }
+
+  void set(const std::string& method, ServerCore::Handlers handlers);
+  void stop();
+  int port() const { return address_.port; }
+  std::string address() const { return address_.text(); }
+
+ private:
+  void start_grpc();
+  void cancel_waiting_calls();
+
+  const ServerOptions options_;
+  internal::HostPort address_;
+  std::shared_ptr<ServerCore> core_;
+  internal::CallDispatcher dispatcher_;
+  internal::ServerIdentity identity_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<internal::Acceptor> acceptor_;
+  Mutex stop_mutex_;
+  bool stopped_ TUTTI_GUARDED_BY(stop_mutex_) = false;
+};
+
+Server::Impl::Impl(ServerOptions options)
+    : options_(std::move(options)),
+      address_(internal::split_address("rpc::Server", options_.address)),
+      core_(std::make_shared<ServerCore>(options_)),
+      dispatcher_(core_) {
+  check_server_options(options_);
+  identity_ = internal::make_server_identity(options_.security, address_.text());
+  internal::FileDescriptor listener = internal::listen_on(address_);
+  address_.port = internal::local_port(listener.get());
+  core_->address = address_.text();
+  if (identity_.tls) core_->call_secret = identity_.secret;
+  start_grpc();
+  acceptor_ = std::make_unique<internal::Acceptor>(
+      std::move(listener),
+      internal::AcceptorOptions{.address = address_.text(),
+                                .secret = identity_.secret,
+                                .tls = identity_.tls,
+                                .max_connections = static_cast<size_t>(options_.max_connections),
+                                .handshake_timeout = options_.handshake_timeout},
+      [this](int fd) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+        connection.fd = fd;
+        door_->HandleNewConnection(&connection);
+      });
+}
+
+void Server::Impl::start_grpc() {
+  grpc::ServerBuilder builder;
+  internal::apply_arguments(
+      internal::transport_arguments({.max_message_bytes = options_.max_message_bytes,
+                                     .keepalive_interval = options_.keepalive_interval,
+                                     .keepalive_timeout = options_.keepalive_timeout,
+                                     .handshake_timeout = options_.handshake_timeout}),
+      builder);
+  internal::hand_over(&dispatcher_);
+  builder.RegisterCallbackGenericService(&dispatcher_);
+  door_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      identity_.credentials);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                message("rpc::Server: gRPC could not start for ", address_.text(),
+                        identity_.tls ? "; are the certificates and the key right?" : "."));
+  }
+}
+
+void Server::Impl::set(const std::string& method, ServerCore::Handlers handlers) {
+  check_method(method);
+  MutexLock lock(core_->mutex);
+  core_->handlers[method] = std::move(handlers);
+}
+
+void Server::Impl::cancel_waiting_calls() {
+  std::vector<std::shared_ptr<Reply::Slot>> waiting;
+  {
+    MutexLock lock(core_->mutex);
+    core_->stopped = true;
+    for (const auto& [key, slot] : core_->waiting) {
+      if (auto alive = slot.lock()) waiting.push_back(std::move(alive));
+    }
+  }
+  for (const auto& slot : waiting) {
+    slot->finish(internal::error_buffer(ErrorCode::kCancelled,
+                                        message("rpc::Server: ", core_->address, " is stopping.")));
+  }
+}
+
+void Server::Impl::stop() {
+  MutexLock lock(stop_mutex_);
+  if (std::exchange(stopped_, true)) return;
+  acceptor_.reset();
+  cancel_waiting_calls();
+  // A moment for answers on their way; then whatever is open is cancelled.
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  core_->pool.stop();
+  // Handlers may own what owns this server.
+  std::map<std::string, ServerCore::Handlers> handlers;
+  MutexLock core_lock(core_->mutex);
+  handlers.swap(core_->handlers);
+}
+
+Server::Server(ServerOptions options)
+    : impl_((internal::keep_callback_threads(), std::make_unique<Impl>(std::move(options)))) {}
+Server::~Server() = default;
+
+int Server::port() const { return impl_->port(); }
+std::string Server::address() const { return impl_->address(); }
+
+void Server::handle(const std::string& method, UnaryHandler handler) {
+  handle_deferred(method, [handler = std::move(handler)](const Caller& caller,
+                                                         std::string_view request, Reply reply) {
+    reply.answer(handler(caller, request));
+  });
+}
+
+void Server::handle_deferred(const std::string& method, DeferredHandler handler) {
+  impl_->set(method, {.call = std::make_shared<const DeferredHandler>(std::move(handler))});
+}
+
+void Server::handle_stream(const std::string& method, StreamHandler handler) {
+  impl_->set(method, {.stream = std::make_shared<const StreamHandler>(std::move(handler))});
+}
+
+void Server::stop() { impl_->stop(); }
+
+}  // namespace tutti::rpc

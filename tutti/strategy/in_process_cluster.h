@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A cluster of workers as threads of this process: the same strategy, the same way between workers,
+// without starting processes. For tests, and for trying out a program for many machines.
+
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/strategy/replica_runner.h"
+#include "tutti/strategy/strategy.h"
+#include "tutti/values/communication_options.h"
+
+namespace tutti {
+
+struct InProcessClusterOptions {
+  /// Of each worker; empty means {"CPU:0"}.
+  std::vector<std::string> devices = {};
+
+  /// Of every collective call. implementation chooses the way between the workers: kHost and kAuto
+  /// use shared memory, kGrpc sends over loopback.
+  CommunicationOptions communication_options = {};
+
+  /// Threads, turns and time limits of the replicas.
+  ReplicaRunnerOptions runner = {};
+
+  /// How long a worker waits for the others in a collective call.
+  std::chrono::milliseconds timeout{60'000};
+};
+
+/// Thread-safe; runs take turns.
+class InProcessCluster {
+ public:
+  /// Throws kInvalidArgument unless `workers` is positive.
+  explicit InProcessCluster(int workers, InProcessClusterOptions options = {});
+  ~InProcessCluster();
+  InProcessCluster(const InProcessCluster&) = delete;
+  InProcessCluster& operator=(const InProcessCluster&) = delete;
+
+  int num_workers() const { return workers_; }
+
+  /// Calls fn(strategy) once for each worker, at the same time, each on a thread of its own with a
+  /// new MultiWorkerMirroredStrategy. Returns when all have ended; rethrows the first error that is
+  /// not a consequence of another worker's. Workers draw the same random numbers, as processes with
+  /// the same seed do: torch::manual_seed() before this call decides them.
+  void run(const std::function<void(const Strategy&)>& fn) const;
+
+  /// The same; returns what each worker threw, by its index: null if nothing.
+  std::vector<std::exception_ptr> try_run(const std::function<void(const Strategy&)>& fn) const;
+
+ private:
+  const int workers_;
+  const InProcessClusterOptions options_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/internal/worker_rendezvous.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/base/mutex.h"
+#include "tutti/cluster/address.h"
+#include "tutti/collectives/backends.h"
+#include "tutti/collectives/grpc/factory.h"
+#include "tutti/rpc/rendezvous.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr char kGatherMethod[] = "/tutti.Group/Gather";
+
+// Texts of all ranks, round by round; rank 0 keeps them and answers when a round is complete.
+class GatherService {
+ public:
+  explicit GatherService(size_t ranks) : ranks_(ranks) {}
+
+  void add(uint64_t round, size_t rank, std::string text, const rpc::Reply* reply) {
+    std::vector<rpc::Reply> waiting;
+    std::string answer;
+    {
+      const MutexLock lock(mutex_);
+      Round& at = rounds_[round];
+      at.texts.resize(ranks_);
+      if (at.texts[rank].empty()) ++at.arrived;
+      at.texts[rank] = std::move(text);
+      if (reply != nullptr) at.replies.push_back(*reply);
+      if (at.arrived < ranks_) return;
+      answer =
+          nlohmann::json(at.texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+      waiting = std::move(at.replies);
+    }
+    for (const rpc::Reply& each : waiting) each.answer(answer);
+  }
+
+  // For rank 0 itself. The deadline is looked at when somebody comes, and once a second.
+  std::vector<std::string> wait(uint64_t round, const Deadline& deadline,
+                                const std::vector<std::string>& names) {
+    while (true) {
+      const uint32_t seen = news_.load();
+      {
+        const MutexLock lock(mutex_);
+        Round& at = rounds_[round];
+        if (at.arrived == ranks_) return at.texts;
+        if (deadline.passed()) {
+          std::string missing;
+          for (size_t r = 0; r < at.texts.size(); ++r) {
+            if (at.texts[r].empty()) missing += (missing.empty() ? "" : ", ") + names[r];
+          }
+          throw Error(ErrorCode::kDeadlineExceeded,
+                      message("MultiWorkerMirroredStrategy: did not hear from ", missing,
+                              " while the workers connected to each other."));
+        }
+      }
+      news_.park(seen, Deadline::after(std::chrono::seconds(1)));
+    }
+  }
+
+  void notify() { news_.bump(); }
+
+ private:
+  struct Round {
+    std::vector<std::string> texts;
+    size_t arrived = 0;
+    std::vector<rpc::Reply> replies;
+  };
+
+  const size_t ranks_;
+  WaitWord news_;
+  Mutex mutex_;
+  std::map<uint64_t, Round> rounds_ TUTTI_GUARDED_BY(mutex_);
+};
+
+std::vector<std::string> parse_texts(const std::string& answer, size_t ranks) {
+  const nlohmann::json json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_array() || json.size() != ranks) {
+    throw Error(ErrorCode::kUnavailable,
+                "MultiWorkerMirroredStrategy: worker 0 sent an answer that makes no sense.");
+  }
+  std::vector<std::string> texts;
+  for (const nlohmann::json& each : json)
+    texts.push_back(each.is_string() ? each.get<std::string>() : "");
+  return texts;
+}
+
+// The address of this machine that a peer at `towards` would see: asked of the routing table.
+std::string own_host_towards(const std::string& towards) {
+  const Address address = parse_address(towards, PortZero::kRefused);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) !=
+      0) {
+    return "";
+  }
+  std::string host;
+  for (const addrinfo* each = found; each != nullptr && host.empty(); each = each->ai_next) {
+    const int socket = ::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (socket < 0) continue;
+    sockaddr_storage mine{};
+    socklen_t size = sizeof mine;
+    char text[NI_MAXHOST] = {};
+    if (connect(socket, each->ai_addr, each->ai_addrlen) == 0 &&
+        getsockname(socket, reinterpret_cast<sockaddr*>(&mine), &size) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&mine), size, text, sizeof text, nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      host = each->ai_family == AF_INET6 ? message("[", text, "]") : std::string(text);
+    }
+    close(socket);
+  }
+  freeaddrinfo(found);
+  return host;
+}
+
+}  // namespace
+
+std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options) {
+  const auto ranks = options.names.size();
+  const bool loopback =
+      std::all_of(options.addresses.begin(), options.addresses.end(),
+                  [](const std::string& each) { return each.empty() || rpc::is_loopback(each); });
+  rpc::SecurityOptions security = options.security;
+  security.job_secret = rpc::find_job_secret(security, loopback);
+
+  std::string listen = options.own_address;
+  if (listen.empty()) {
+    const Deadline patience = Deadline::after(options.join_timeout);
+    std::string host = own_host_towards(options.addresses[0]);
+    while (host.empty() && !patience.passed()) {  // its name may not be known yet
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      host = own_host_towards(options.addresses[0]);
+    }
+    if (host.empty()) {
+      throw Error(ErrorCode::kUnavailable,
+                  message("MultiWorkerMirroredStrategy: ", options.names[0], " at ",
+                          options.addresses[0], " cannot be found from this machine."));
+    }
+    listen = host + ":0";
+  }
+  rpc::ServerOptions server_options;
+  server_options.address = listen;
+  server_options.security = security;
+  const auto server = std::make_shared<rpc::Server>(server_options);
+  const auto gathers = std::make_shared<GatherService>(ranks);
+  if (options.rank == 0) {
+    server->handle_deferred(kGatherMethod, [gathers, ranks](const rpc::Caller&,
+                                                            std::string_view request,
+                                                            const rpc::Reply& reply) {
+      const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
+      if (!json.is_array() || json.size() != 3 || !json[0].is_number_unsigned() ||
+          !json[1].is_number_unsigned() || json[1].get<size_t>() >= ranks || !json[2].is_string()) {
+        reply.fail(Error(ErrorCode::kInvalidArgument, "Gather: the request makes no sense."));
+        return;
+      }
+      gathers->add(json[0].get<uint64_t>(), json[1].get<size_t>(), json[2].get<std::string>(),
+                   &reply);
+      gathers->notify();
+    });
+  }
+
+  rpc::ChannelOptions channel_options;
+  channel_options.security = security;
+  rpc::RendezvousOptions meeting{.server = *server};
+  meeting.rank = options.rank;
+  meeting.addresses = options.addresses;
+  meeting.addresses[static_cast<size_t>(options.rank)] =
+      options.own_address.empty() ? server->address() : options.own_address;
+  meeting.job = options.job;
+  meeting.facts = options.facts;
+  meeting.timeout = options.join_timeout;
+  meeting.channel = channel_options;
+  const rpc::Membership members = rpc::rendezvous(meeting);
+
+  const Deadline deadline = Deadline::after(options.join_timeout);
+  std::shared_ptr<rpc::Channel> to_first;
+  if (options.rank != 0) {
+    to_first = rpc::Channel::connect(members.addresses[0], channel_options, deadline);
+  }
+  GroupOptions group;
+  group.rank = options.rank;
+  for (size_t r = 0; r < ranks; ++r) {
+    group.names.push_back(message(options.names[r], " (", members.addresses[r], ")"));
+  }
+  group.epoch = members.epoch;
+  group.local_replicas = options.local_replicas;
+  group.implementation = options.implementation;
+  group.timeout = options.timeout;
+  group.connect_timeout = options.join_timeout;
+  uint64_t round = 0;
+  group.gather = [&](const std::string& mine) {
+    ++round;
+    // Never empty, so that an empty one is one that has not come.
+    const std::string text = "=" + mine;
+    std::vector<std::string> texts;
+    if (options.rank == 0) {
+      gathers->add(round, 0, text, nullptr);
+      texts = gathers->wait(round, deadline, group.names);
+    } else {
+      const nlohmann::json request = {round, options.rank, text};
+      texts = parse_texts(to_first->call(kGatherMethod, request.dump(), deadline), ranks);
+    }
+    for (std::string& each : texts) each.erase(0, 1);
+    return texts;
+  };
+  group.remote =
+      make_grpc_links(server, options.rank, members.epoch, members.addresses, channel_options);
+  return make_group(group);
+}
+
+}  // namespace tutti::internal

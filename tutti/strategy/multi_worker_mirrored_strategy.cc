@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <torch/version.h>
+
+#include "tutti/base/env.h"
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/cluster/resolve_cluster.h"
+#include "tutti/cluster/task_roles.h"
+#include "tutti/collectives/worker_cross_device_ops.h"
+#include "tutti/device/cpu_threads.h"
+#include "tutti/device/logical_devices.h"
+#include "tutti/strategy/internal/multi_worker_extended.h"
+#include "tutti/strategy/internal/worker_rendezvous.h"
+#include "tutti/strategy/local_extended.h"
+#include "tutti/version.h"
+
+namespace tutti {
+namespace {
+
+constexpr char kMultiWorkerName[] = "MultiWorkerMirroredStrategy";
+
+// A worker that is alone, or an evaluator: nobody to wait for.
+class LoneWorkerExtended final : public LocalExtended {
+ public:
+  LoneWorkerExtended(std::vector<DeviceSpec> devices,
+                     const MultiWorkerMirroredStrategyOptions& options,
+                     std::shared_ptr<ClusterResolver> resolver)
+      : LocalExtended(kMultiWorkerName, std::move(devices), nullptr, options.runner,
+                      options.communication_options),
+        resolver_(std::move(resolver)) {}
+
+  const ClusterResolver* cluster_resolver() const override { return resolver_.get(); }
+
+ private:
+  const std::shared_ptr<ClusterResolver> resolver_;
+};
+
+std::vector<DeviceSpec> devices_of_worker(const MultiWorkerMirroredStrategyOptions& options) {
+  std::vector<std::string> names = options.devices;
+  if (names.empty() && list_logical_devices("GPU").empty()) names = {"CPU:0"};
+  return internal::logical_device_table().resolve(kMultiWorkerName, names);
+}
+
+// Which kernels LibTorch takes, as far as it lets anybody know.
+std::string cpu_capability() {
+  if (const auto forced = read_env("ATEN_CPU_CAPABILITY")) return *forced;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") != 0) return "avx512";
+  if (__builtin_cpu_supports("avx2") != 0) return "avx2";
+#endif
+  return "default";
+}
+
+// What decides the bits of a result, or whether the workers understand each other.
+std::map<std::string, std::string> facts_of(const MultiWorkerMirroredStrategyOptions& options,
+                                            size_t replicas, int threads, size_t workers) {
+  return {
+      {"version of tutti", TUTTI_VERSION_STRING},
+      {"version of LibTorch", TORCH_VERSION},
+      {"replicas per worker", std::to_string(replicas)},
+      {"threads per replica", std::to_string(threads)},
+      {"number of workers", std::to_string(workers)},
+      {"CPU capability", cpu_capability()},
+      {"communication implementation", to_string(options.communication_options.implementation)},
+  };
+}
+
+std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& resolver,
+                                       const ClusterSpec& spec, std::vector<DeviceSpec> devices,
+                                       const MultiWorkerMirroredStrategyOptions& options) {
+  const std::optional<std::string> type = resolver->task_type();
+  const std::optional<int> id = resolver->task_id();
+  const int workers = worker_count(spec, type);
+  internal::WorkerRendezvousOptions meeting;
+  meeting.rank = id_in_cluster(spec, type, id);
+  for (int r = 0; r < workers; ++r) {
+    const TaskName task = task_of_rank(spec, r);
+    meeting.names.push_back(message("/job:", task.job, "/task:", task.index));
+    meeting.addresses.push_back(spec.task_address(task.job, task.index));
+  }
+  if (meeting.addresses[0].empty()) meeting.addresses[0] = resolver->rendezvous_address();
+  meeting.own_address = meeting.addresses[static_cast<size_t>(meeting.rank)];
+  meeting.job = resolver->job_id().empty() ? "tutti" : resolver->job_id();
+  const int threads = options.runner.threads_per_replica > 0
+                          ? options.runner.threads_per_replica
+                          : std::max(1, usable_cores() / static_cast<int>(devices.size()));
+  meeting.facts = facts_of(options, devices.size(), threads, static_cast<size_t>(workers));
+  meeting.security = options.security;
+  meeting.implementation = options.communication_options.implementation;
+  meeting.local_replicas = static_cast<int>(devices.size());
+  meeting.join_timeout = options.join_timeout;
+  meeting.timeout = options.communication_options.timeout.value_or(meeting.timeout);
+  const std::shared_ptr<WorkerGroup> group = internal::join_workers(meeting);
+  log(LogLevel::kInfo, message("worker ", group->rank(), " reaches the other workers by ",
+                               group->options().description));
+  const auto ops = std::make_shared<WorkerCrossDeviceOps>(group, static_cast<int>(devices.size()));
+  return std::make_shared<internal::MultiWorkerExtended>(kMultiWorkerName, std::move(devices),
+                                                         group, ops, options.runner,
+                                                         options.communication_options, resolver);
+}
+
+std::shared_ptr<StrategyExtended> make_multi_worker(
+    std::shared_ptr<ClusterResolver> given, const MultiWorkerMirroredStrategyOptions& options) {
+  options.communication_options.validate();
+  const std::shared_ptr<ClusterResolver> resolver = resolve_cluster(std::move(given));
+  const ClusterSpec spec = resolver->cluster_spec();
+  std::vector<DeviceSpec> devices = devices_of_worker(options);
+  const std::optional<std::string> type = resolver->task_type();
+  if (!spec.empty() && (!type || !resolver->task_id())) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message(kMultiWorkerName, ": the cluster ", spec,
+                        " does not say which task this process is; set task type and id."));
+  }
+  if (!spec.empty()) validate_cluster_task(spec, type, resolver->task_id());
+  log(LogLevel::kInfo, cluster_banner(*resolver, static_cast<int>(devices.size())));
+  const bool alone = spec.empty() || *type == "evaluator" || worker_count(spec, type) == 1;
+  if (alone) return std::make_shared<LoneWorkerExtended>(std::move(devices), options, resolver);
+  return join(resolver, spec, std::move(devices), options);
+}
+
+}  // namespace
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(
+    std::shared_ptr<ClusterResolver> cluster_resolver,
+    const MultiWorkerMirroredStrategyOptions& options)
+    : Strategy(make_multi_worker(std::move(cluster_resolver), options)) {}
+
+}  // namespace tutti
