@@ -78,7 +78,7 @@ asan tsan: %: build/%/build.ninja
 
 ## fuzz: fuzz the readers of files and messages with Clang: make fuzz [FORMAT=csv] [FUZZ_SECONDS=60]
 .PHONY: fuzz
-FORMAT ?= tf_record example csv npy idx tf_config host_link rpc
+FORMAT ?= tf_record example csv npy idx tf_config host_link rpc wire
 FUZZ_SECONDS ?= 60
 fuzz: install-fuzz-deps build/fuzz/build.ninja
 	$(call build,build/fuzz,$(addsuffix _fuzz,$(FORMAT)))

@@ -22,9 +22,9 @@
 
 #include "tutti/base/log.h"
 #include "tutti/collectives/backends.h"
-#include "tutti/collectives/worker_all_reduce.h"
 #include "tutti/device/cpu_threads.h"
 
+#include "benchmarks/support/group_sum.h"
 #include "benchmarks/support/harness.h"
 #include "benchmarks/support/process_group.h"
 #include "benchmarks/support/rank_loop.h"
@@ -62,16 +62,7 @@ class TuttiWork final : public bench::RankWork {
   }
 
   void all_reduce(float* data, int64_t count) override {
-    tutti::Communicator& channel = group_->channel(tutti::GroupChannel::kGradients);
-    tutti::WorkerReduction reduction;
-    reduction.count = count;
-    reduction.nodes.push_back(data);
-    reduction.outputs.push_back(data);
-    tutti::Operation operation;
-    operation.name = "gradients";
-    operation.sizes = c10::IntArrayRef(&count, 1);
-    tutti::start_all_reduce(channel, tree_, std::move(reduction), operation, channel.deadline())
-        ->wait();
+    bench::sum_over_group(*group_, tree_, data, count);
   }
 
  private:
@@ -112,7 +103,7 @@ std::unique_ptr<ProcessGroup> start_gloo(const std::string& name, const std::str
   const std::string program = bench::program_beside("bench_rank_gloo");
   if (program.empty()) return nullptr;
   const std::string store = bench::scratch_folder() + "/" + name + std::to_string(size);
-  return start_each(name, size, {program}, {where, store});
+  return start_each(name, size, {program}, {where, "127.0.0.1", store});
 }
 
 std::unique_ptr<ProcessGroup> start_openmpi(int size) {

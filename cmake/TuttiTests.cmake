@@ -2,26 +2,28 @@
 #
 # tutti_tests():       one GoogleTest executable out of globbed test files, and its ctest entries.
 # tutti_test_flags():  the flags of a target of tests; fewer than those of the library.
+# tutti_torch_headers(): a target of tests or an example reads LibTorch's headers precompiled.
 # tutti_test_setup():  what every ctest entry has: a label, a timeout, sanitizer options.
 
 set(TUTTI_TIMEOUT_FACTOR 1)
-set(TUTTI_TEST_ENVIRONMENT "")
+# oneDNN 2.6, which Debian's LibTorch has, dies of its own AMX instructions (docs/guide/training-loop.md).
+set(TUTTI_TEST_ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)
 if(TUTTI_SANITIZE)
   set(TUTTI_TIMEOUT_FACTOR 6)  # Sanitizers make tests several times slower.
 endif()
 if(TUTTI_SANITIZE MATCHES "thread")
   # LibTorch is not instrumented. No suppression names it: that would also hide our own races inside
   # its hooks. Those for gRPC concern code of its headers alone.
-  set(TUTTI_TEST_ENVIRONMENT
-    ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/sanitizer/tsan_grpc.txt")
+  list(APPEND TUTTI_TEST_ENVIRONMENT
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/sanitizer/tsan_grpc.txt")
 elseif(TUTTI_SANITIZE MATCHES "undefined")
-  set(TUTTI_TEST_ENVIRONMENT ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1")
+  list(APPEND TUTTI_TEST_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1")
 endif()
 
 function(tutti_test_setup name label seconds)
   math(EXPR timeout "${seconds} * ${TUTTI_TIMEOUT_FACTOR}")
   set_tests_properties(${name} PROPERTIES
-    LABELS ${label} TIMEOUT ${timeout} ${TUTTI_TEST_ENVIRONMENT})
+    LABELS ${label} TIMEOUT ${timeout} ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 endfunction()
 
 # Tests are optimised less than the library, which keeps the flags of the preset. With sanitizers,
@@ -29,7 +31,7 @@ endfunction()
 # pointer cost the most and are for the library only: a null pointer stops a test without them.
 function(tutti_test_flags target)
   if(TUTTI_SANITIZE)
-    target_compile_options(${target} PRIVATE -O0)
+    target_compile_options(${target} PRIVATE -O0 -g0)
   else()
     target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1 -g0>)
   endif()
@@ -38,16 +40,35 @@ function(tutti_test_flags target)
   endif()
 endfunction()
 
+# For targets that have the flags of tests. Reading the headers takes 12 seconds of each source, and
+# a file of 650 MB instead; so this is for builds of everything only.
+function(tutti_torch_headers target)
+  if(NOT TUTTI_UNITY STREQUAL "ALL" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  if(NOT TARGET tutti_torch_headers)
+    set(source "${PROJECT_BINARY_DIR}/generated/torch_headers.cc")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "")
+    add_library(tutti_torch_headers OBJECT "${source}")
+    tutti_compile_flags(tutti_torch_headers)
+    tutti_test_flags(tutti_torch_headers)
+    target_link_libraries(tutti_torch_headers PRIVATE tutti::tutti)
+    target_precompile_headers(tutti_torch_headers PRIVATE <torch/torch.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM tutti_torch_headers)
+  target_compile_options(${target} PRIVATE -fpch-preprocess)  # for ccache
+endfunction()
+
 # tutti_tests(<name> FILES <globs>... [BATCHES <number>] [LABEL <label>] [TIMEOUT <seconds>] [LAYERS <folders>...]
-#             [TSAN_WITHOUT <filters>...])
+#             [TSAN_WITHOUT <filters>...] [TSAN_WITHOUT_FILES <globs>...])
 #
 # LAYERS are all that the tests link, in place of the whole library: tests of what needs no LibTorch.
 # A program that links LibTorch takes more than half a second to start, so an executable is one
 # ctest entry. The thread sanitizer leaves out what has nothing to show it: cases with one thread.
-# In unity mode the files are compiled in so many batches: every batch reads LibTorch's headers, which
-# takes a quarter of a minute, but a large one needs memory and may keep the other cores waiting.
+# In unity mode the files are compiled in so many batches: every batch reads the headers, but a large
+# one needs memory and may keep the other cores waiting.
 function(tutti_tests name)
-  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT" "FILES;LAYERS;TSAN_WITHOUT" ${ARGN})
+  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT" "FILES;LAYERS;TSAN_WITHOUT;TSAN_WITHOUT_FILES" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
@@ -58,6 +79,10 @@ function(tutti_tests name)
     set(arg_TIMEOUT 120)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${arg_FILES})
+  if(TUTTI_SANITIZE STREQUAL "thread" AND arg_TSAN_WITHOUT_FILES)
+    file(GLOB without CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${arg_TSAN_WITHOUT_FILES})
+    list(REMOVE_ITEM sources ${without})
+  endif()
   if(NOT sources)
     return()
   endif()
@@ -70,6 +95,7 @@ function(tutti_tests name)
     target_link_libraries(${name} PRIVATE ${arg_LAYERS} GTest::gtest_main)
   else()
     target_link_libraries(${name} PRIVATE tutti_test_support)
+    tutti_torch_headers(${name})
   endif()
   if(NOT TUTTI_UNITY STREQUAL "OFF")
     list(LENGTH sources files)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gloo_rank <rank> <size> <pinned|free> <file of the store> <socket>: a rank of c10d's process
-// group Gloo over the loopback device, with its defaults, for bench_multi_process.
+// gloo_rank <rank> <size> <pinned|free> <address> <file of the store> <socket>: a rank of c10d's
+// process group Gloo at an address of its own, with its defaults, for bench_multi_process and
+// bench_multi_worker.
 
 #include <cstdlib>
 #include <string_view>
@@ -17,9 +18,9 @@ namespace {
 
 class GlooWork final : public bench::RankWork {
  public:
-  GlooWork(int rank, int size, const std::string& file) {
+  GlooWork(int rank, int size, const std::string& address, const std::string& file) {
     auto options = c10d::ProcessGroupGloo::Options::create();
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<c10d::FileStore>(file, size), rank, size, options);
   }
@@ -39,11 +40,11 @@ class GlooWork final : public bench::RankWork {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) return 2;
+  if (argc != 7) return 2;
   const int rank = std::atoi(argv[1]);
   const int size = std::atoi(argv[2]);
   if (std::string_view(argv[3]) == "pinned") bench::pin_process_to_core(rank);
-  bench::RankSocket socket(argv[5], rank);
-  GlooWork work(rank, size, argv[4]);
+  bench::RankSocket socket(argv[6], rank);
+  GlooWork work(rank, size, argv[4], argv[5]);
   bench::serve(socket, rank, size, work);
 }

@@ -27,6 +27,7 @@ constexpr int kMaxRounds = 63;      // noisy machines get more chances
 constexpr size_t kEnough = 7;       // quiet rounds without which a case is noisy
 constexpr double kQuiet = 0.35;     // foreign cores
 constexpr double kPatience = 60;    // seconds after which a case gets no more chances
+constexpr double kLong = 120;       // seconds after which enough rounds are enough
 constexpr double kSeconds = 0.025;  // of one measurement
 
 double clock_seconds(clockid_t id) {
@@ -158,7 +159,9 @@ Comparison Harness::compare(const std::string& case_name, const std::vector<Vari
   std::vector<double> loads;
   int dropped = 0;
   for (int round = 0; round < (smoke_ ? 1 : kMaxRounds); ++round) {
-    if (round >= kRounds && (loads.size() >= kEnough || now_seconds() - start > kPatience)) break;
+    const double passed = now_seconds() - start;
+    if (round >= kRounds && (loads.size() >= kEnough || passed > kPatience)) break;
+    if (loads.size() >= kEnough && passed > kLong) break;
     std::vector<double> seconds(count, 0);
     const ForeignLoad load;
     const auto measure = [&](size_t v) {

@@ -48,6 +48,13 @@ int listen_at(const std::string& path) {
   return listener;
 }
 
+bool readable(int socket) {
+  pollfd each{socket, POLLIN, 0};
+  return poll(&each, 1, kStartMilliseconds) > 0;
+}
+
+}  // namespace
+
 pid_t spawn(ProcessGroup::Command command) {
   std::vector<char*> arguments;
   for (std::string& each : command) arguments.push_back(each.data());
@@ -58,13 +65,6 @@ pid_t spawn(ProcessGroup::Command command) {
   }
   return process;
 }
-
-bool readable(int socket) {
-  pollfd each{socket, POLLIN, 0};
-  return poll(&each, 1, kStartMilliseconds) > 0;
-}
-
-}  // namespace
 
 const std::string& scratch_folder() {
   static const ScratchFolder folder;
@@ -150,11 +150,16 @@ std::vector<std::string> ProcessGroup::receive_all() {
 }
 
 void ProcessGroup::open(const std::string& kind, int64_t count) {
-  send_all("open " + kind + " " + std::to_string(count));
-  for (const std::string& answer : receive_all()) {
-    Harness::check(answer == "ok", name_ + ", " + kind + ", " + std::to_string(count) +
-                                       " numbers: a rank answers: " + answer);
+  const std::string who =
+      name_ + ", " + kind + ", " + std::to_string(count) + " numbers: a rank answers: ";
+  for (const std::string& answer : answers_to_open(kind, count)) {
+    Harness::check(answer == "ok", who + answer);
   }
+}
+
+std::vector<std::string> ProcessGroup::answers_to_open(const std::string& kind, int64_t count) {
+  send_all("open " + kind + " " + std::to_string(count));
+  return receive_all();
 }
 
 double ProcessGroup::run(const std::string& kind, int64_t iterations) {

@@ -27,11 +27,14 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  /// Takes memory of a kind for `count` floats on every rank and checks a sum. Stops the program if
-  /// it is wrong.
+  /// Makes a kind of work ready on every rank: for sums it takes memory for `count` floats and
+  /// checks a sum. Stops the program if a rank does not answer "ok".
   void open(const std::string& kind, int64_t count);
 
-  /// Seconds of the slowest rank, with the memory of this kind.
+  /// The same, with the answers of the ranks.
+  std::vector<std::string> answers_to_open(const std::string& kind, int64_t count);
+
+  /// Seconds of the slowest rank for work of this kind.
   double run(const std::string& kind, int64_t iterations);
 
  private:
@@ -46,6 +49,9 @@ class ProcessGroup {
   std::vector<int> sockets_;  // of each rank
   std::vector<pid_t> processes_;
 };
+
+/// Starts a program, which is looked for in the PATH; -1 if it cannot be started.
+pid_t spawn(ProcessGroup::Command command);
 
 /// Whether the program was built: peers are, if their packages are installed. `name` is looked for
 /// beside this program; the result is its path, or empty.

@@ -46,6 +46,26 @@ bool sums_are_right(float* data, int64_t count, int rank, int size, RankWork& wo
   return right;
 }
 
+class SumTask final : public RankTask {
+ public:
+  SumTask(int rank, int size, RankWork& work) : rank_(rank), size_(size), work_(work) {}
+
+  std::string open(const std::string& kind, int64_t count) override {
+    count_ = count;
+    float* const data = memory_[kind] = work_.allocate(kind, count);
+    return sums_are_right(data, count, rank_, size_, work_) ? "ok" : "a wrong sum";
+  }
+
+  void run(const std::string& kind) override { work_.all_reduce(memory_.at(kind), count_); }
+
+ private:
+  const int rank_;
+  const int size_;
+  RankWork& work_;
+  std::map<std::string, float*> memory_;  // by kind
+  int64_t count_ = 0;
+};
+
 }  // namespace
 
 RankSocket::RankSocket(const std::string& path, int rank)
@@ -72,28 +92,22 @@ std::string RankSocket::receive() {
   return text;
 }
 
-void serve(RankSocket& socket, int rank, int size, RankWork& work) {
-  std::map<std::string, float*> memory;  // by kind
-  int64_t count = 0;
+void serve(RankSocket& socket, RankTask& task) {
   socket.send("ready");
   while (true) {
     std::istringstream line(socket.receive());
     std::string word;
     std::string kind;
-    line >> word >> kind;
+    int64_t number = 0;
+    line >> word >> kind >> number;
     if (word == "open") {
-      line >> count;
-      float* const data = memory[kind] = work.allocate(kind, count);
-      socket.send(sums_are_right(data, count, rank, size, work) ? "ok" : "a wrong sum");
+      socket.send(task.open(kind, number));
     } else if (word == "run") {
-      int64_t iterations = 0;
-      line >> iterations;
-      float* const data = memory.at(kind);
       const double cpu = cpu_seconds();
       // All are there and warm before the clock starts, after having slept in receive().
-      for (int64_t i = 0; i < 1 + iterations / 8; ++i) work.all_reduce(data, count);
+      for (int64_t i = 0; i < 1 + number / 8; ++i) task.run(kind);
       const double begin = wall_seconds();
-      for (int64_t i = 0; i < iterations; ++i) work.all_reduce(data, count);
+      for (int64_t i = 0; i < number; ++i) task.run(kind);
       const double seconds = wall_seconds() - begin;
       std::ostringstream answer;
       answer << seconds << " " << cpu_seconds() - cpu;
@@ -102,6 +116,11 @@ void serve(RankSocket& socket, int rank, int size, RankWork& work) {
       return;
     }
   }
+}
+
+void serve(RankSocket& socket, int rank, int size, RankWork& work) {
+  SumTask task(rank, size, work);
+  serve(socket, task);
 }
 
 void pin_process_to_core(int k) {

@@ -28,6 +28,22 @@ class RankSocket {
   int descriptor_;
 };
 
+/// What a rank can do.
+class RankTask {
+ public:
+  virtual ~RankTask() = default;
+
+  /// Makes a kind of work ready, of a size; the answer goes to whoever asked.
+  virtual std::string open(const std::string& kind, int64_t count) = 0;
+  /// Does it once.
+  virtual void run(const std::string& kind) = 0;
+};
+
+/// Obeys until told to stop:
+///   open <kind> <count>       answers what the task answers
+///   run <kind> <iterations>   answers "<seconds> <CPU seconds>"
+void serve(RankSocket& socket, RankTask& task);
+
 /// One way to sum over the ranks. `data` holds `count` numbers and gets the sums.
 class RankWork {
  public:
@@ -38,9 +54,7 @@ class RankWork {
   virtual void all_reduce(float* data, int64_t count) = 0;
 };
 
-/// Obeys until told to stop:
-///   open <kind> <count>       takes memory, checks a sum; answers "ok" or what is wrong
-///   run <kind> <iterations>   answers "<seconds> <CPU seconds>"
+/// The same for sums: `open` takes memory and checks a sum; it answers "ok" or what is wrong.
 void serve(RankSocket& socket, int rank, int size, RankWork& work);
 
 /// Pins this process, with all threads it will start, to the k-th core it may use.

@@ -24,8 +24,8 @@
 #include "tutti/collectives/host_all_reduce.h"
 #include "tutti/collectives/reduction_to_one_device.h"
 
-#include "tests/collectives/tree_reference.h"
 #include "tests/support/tensors.h"
+#include "tests/support/tree_reference.h"
 
 namespace tutti::gradient_reducer_test {
 

@@ -12,10 +12,10 @@
 
 #include "tutti/collectives/reduction_tree.h"
 
-#include "tests/collectives/tree_reference.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/team.h"
 #include "tests/support/tensors.h"
+#include "tests/support/tree_reference.h"
 
 namespace tutti {
 namespace {

@@ -11,8 +11,8 @@
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/collectives/worker_all_reduce.h"
 
-#include "tests/collectives/tree_reference.h"
 #include "tests/support/tensors.h"
+#include "tests/support/tree_reference.h"
 
 namespace tutti::node_tree_test {
 

@@ -14,9 +14,9 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/collectives/tree_reference.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tensors.h"
+#include "tests/support/tree_reference.h"
 
 namespace tutti {
 namespace {

@@ -266,7 +266,7 @@ TEST_F(HostLinks, TakeAsManyMessagesAsThereAreSlots) {
   const std::span<const std::byte> piece = text(value);
   for (size_t i = 0; i < Segment::kSlots; ++i) {
     ASSERT_TRUE(link_.can_post());
-    link_.post({.sequence = i}, {}, Link::Pieces(&piece, 1));
+    link_.post({.sequence = i}, {}, Link::Pieces(&piece, 1), Link::Use::kOnce);
   }
   EXPECT_FALSE(link_.can_post());
   EXPECT_TRUE(link_.drained()) << "small ones are copied";
@@ -286,7 +286,7 @@ TEST_F(HostLinks, JoinPieces) {
   const std::string a(20'000, 'a');
   const std::string b = "b";
   const std::array pieces = {text(a), text(""), text(b)};
-  link_.post({}, {}, pieces);
+  link_.post({}, {}, pieces, Link::Use::kOnce);
   const Incoming* const incoming = peer_.peek();
   ASSERT_NE(incoming, nullptr);
   ASSERT_EQ(incoming->bytes.size(), 20'001U);
@@ -297,14 +297,35 @@ TEST_F(HostLinks, JoinPieces) {
 TEST_F(HostLinks, DoNotCopyWhatThePeerCanRead) {
   const size_t size = 100'000;
   auto* const memory = static_cast<std::byte*>(mine_->allocate(size));
-  EXPECT_TRUE(link_.reaches(memory));
-  EXPECT_FALSE(link_.reaches(&link_));
   const std::span<const std::byte> piece(memory, size);
-  link_.post({}, {}, Link::Pieces(&piece, 1));
+  link_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kOnce);
   EXPECT_EQ(peer_.peek()->bytes.data(), memory);
   EXPECT_FALSE(link_.drained());
   peer_.pop();
   EXPECT_TRUE(link_.drained());
+}
+
+TEST_F(HostLinks, CopyWhatIsWrittenSoon) {
+  const size_t size = 100'000;
+  auto* const memory = static_cast<std::byte*>(mine_->allocate(size));
+  std::set<const std::byte*> places;
+  for (int i = 0; i < 40; ++i) {
+    std::memset(memory, i, size);
+    const std::span<const std::byte> piece(memory, size);
+    ASSERT_TRUE(link_.can_post());
+    link_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kAndWrite);
+    EXPECT_TRUE(link_.drained());
+    std::memset(memory, 0xff, size);
+    const Incoming& incoming = *peer_.peek();
+    ASSERT_EQ(incoming.bytes.size(), size);
+    EXPECT_EQ(incoming.bytes.front(), std::byte(i));
+    EXPECT_EQ(incoming.bytes.back(), std::byte(i));
+    EXPECT_TRUE(mine_->contains(incoming.bytes.data()));
+    places.insert(incoming.bytes.data());
+    peer_.pop();
+  }
+  EXPECT_EQ(places.size(), Segment::kSlots * (Segment::kStagedBytes / size))
+      << "all of the memory is used before any is used again";
 }
 
 TEST_F(HostLinks, RefuseMessagesThatCannotBe) {
@@ -331,10 +352,10 @@ TEST_F(HostLinks, ShowMessagesOfAPeerThatLeft) {
   const std::string value = "left behind";
   const std::span<const std::byte> piece = text(value);
   const std::span<const std::byte> large(static_cast<std::byte*>(mine_->allocate(50'000)), 50'000);
-  link_.post({}, {}, Link::Pieces(&large, 1));
+  link_.post({}, {}, Link::Pieces(&large, 1), Link::Use::kOnce);
   ASSERT_NE(peer_.peek(), nullptr);
   peer_.pop();
-  peer_.post({}, {}, Link::Pieces(&piece, 1));
+  peer_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kOnce);
   EXPECT_FALSE(link_.failure().has_value());
   theirs_->set_failure(Segment::State::kLeft, ErrorCode::kUnavailable, "");
   EXPECT_TRUE(link_.failure().has_value());

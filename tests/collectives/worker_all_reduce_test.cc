@@ -30,8 +30,7 @@ at::Tensor value_of(int replica, int64_t count, at::ScalarType dtype) {
 
 // Each worker reduces its own replicas to nodes, then all together; the bits must be those of the
 // canonical tree over all replicas in one place.
-void compare(int workers, int local, int64_t count, at::ScalarType dtype, ReduceOp op,
-             bool in_arena) {
+void compare(int workers, int local, int64_t count, at::ScalarType dtype, ReduceOp op) {
   std::vector<at::Tensor> values;
   for (int g = 0; g < workers * local; ++g) values.push_back(value_of(g, count, dtype));
   const at::Tensor expected = reduce_tree(op, values);
@@ -47,8 +46,7 @@ void compare(int workers, int local, int64_t count, at::ScalarType dtype, Reduce
     job.count = count;
     std::vector<at::Tensor> nodes;
     for (const TreeNode& node : tree.nodes(rank)) {
-      nodes.push_back(in_arena ? group.arena()->empty({count}, inner)
-                               : at::empty({count}, at::TensorOptions().dtype(inner)));
+      nodes.push_back(group.arena()->empty({count}, inner));
       std::vector<const void*> inputs;
       for (int g = node.begin; g < node.end; ++g) {
         inputs.push_back(values[static_cast<size_t>(g)].data_ptr());
@@ -87,13 +85,11 @@ TEST(WorkerAllReduce, GivesTheBitsOfTheTreeOverAllReplicas) {
                                                                        {4, 2},
                                                                        {2, 5}}) {
     for (const int64_t count : {1, 7, 5000, 300007}) {
-      for (const bool in_arena : {false, true}) {
-        compare(workers, local, count, at::kFloat, ReduceOp::kSum, in_arena);
-      }
+      compare(workers, local, count, at::kFloat, ReduceOp::kSum);
     }
-    compare(workers, local, 70001, at::kHalf, ReduceOp::kMean, true);
-    compare(workers, local, 70001, at::kDouble, ReduceOp::kMean, false);
-    compare(workers, local, 301, at::kLong, ReduceOp::kMax, false);
+    compare(workers, local, 70001, at::kHalf, ReduceOp::kMean);
+    compare(workers, local, 70001, at::kDouble, ReduceOp::kMean);
+    compare(workers, local, 301, at::kLong, ReduceOp::kMax);
   }
 }
 
@@ -101,11 +97,9 @@ TEST(WorkerAllReduce, GivesTheBitsOfTheTreeOverAllReplicas) {
 TEST(WorkerAllReduce, GivesTheSameBitsInManyBlocks) {
   constexpr int64_t kCount = 2'500'003;
   for (const int workers : {2, 3, 4}) {
-    for (const bool in_arena : {false, true}) {
-      compare(workers, 1, kCount, at::kFloat, ReduceOp::kSum, in_arena);
-    }
-    compare(workers, 2, kCount, at::kHalf, ReduceOp::kMean, false);
-    compare(workers, 3, kCount, at::kFloat, ReduceOp::kSum, false);
+    compare(workers, 1, kCount, at::kFloat, ReduceOp::kSum);
+    compare(workers, 2, kCount, at::kHalf, ReduceOp::kMean);
+    compare(workers, 3, kCount, at::kFloat, ReduceOp::kSum);
   }
 }
 

@@ -13,9 +13,9 @@
 #include "tutti/base/mutex.h"
 #include "tutti/collectives/worker_all_reduce.h"
 
-#include "tests/collectives/tree_reference.h"
 #include "tests/communicator/rank_runs.h"
 #include "tests/support/tensors.h"
+#include "tests/support/tree_reference.h"
 
 namespace tutti::communicator_tests {
 namespace all_reduces {
@@ -25,12 +25,11 @@ struct Case {
   ReduceOp op = ReduceOp::kSum;
   int64_t count = 0;
   bool in_place = false;  // where dtypes allow it
-  bool in_arena = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& each) {
   return out << each.op << " of " << each.count << " " << each.dtype
-             << (each.in_place ? ", in place" : "") << (each.in_arena ? ", in the arena" : "");
+             << (each.in_place ? ", in place" : "");
 }
 
 // Repeats random numbers, from another place for each replica.
@@ -116,8 +115,7 @@ class Job {
 
  private:
   at::Tensor empty(at::ScalarType dtype) {
-    return case_.in_arena ? rank_.group().arena()->empty({case_.count}, dtype)
-                          : at::empty({case_.count}, at::TensorOptions().dtype(dtype));
+    return at::empty({case_.count}, at::TensorOptions().dtype(dtype));
   }
 
   Rank& rank_;
@@ -152,7 +150,7 @@ const Scenario kMatrix("AllReduceMatrix", [](Rank& rank) {
       if (!is_defined(op, dtype)) continue;
       for (const int64_t count : {0, 1, 5, 1000, 16411}) {
         ++turn;
-        run_case(rank, tree, {dtype, op, count, turn % 2 == 0, turn % 4 < 2});
+        run_case(rank, tree, {dtype, op, count, turn % 2 == 0});
       }
     }
   }
@@ -162,14 +160,13 @@ const Scenario kMatrix("AllReduceMatrix", [](Rank& rank) {
 const Scenario kSizes("AllReduceSizes", [](Rank& rank) {
   const WorkerTree tree = tree_of(rank);
   std::vector<int64_t> counts = {3, 4, 63, 64, 65, 4095, 4096, 4097, 150'007};
-  // Where a block is full: parts of 256 KB.
-  for (const int64_t delta : {-1, 0, 1}) counts.push_back(65'536 * rank.size() + delta);
+  const auto part = static_cast<int64_t>(rank.group().options().chunk_bytes / sizeof(float));
+  for (const int64_t delta : {-1, 0, 1}) counts.push_back(part * rank.size() + delta);
   for (const int64_t count : counts) {
-    run_case(rank, tree, {at::kFloat, ReduceOp::kSum, count, false, false});
-    run_case(rank, tree, {at::kFloat, ReduceOp::kSum, count, true, true});
-    run_case(rank, tree, {at::kFloat, ReduceOp::kSum, count, true, false});
+    run_case(rank, tree, {at::kFloat, ReduceOp::kSum, count, false});
+    run_case(rank, tree, {at::kFloat, ReduceOp::kSum, count, true});
   }
-  run_case(rank, tree, {at::kHalf, ReduceOp::kMean, 150'007, true, true});
+  run_case(rank, tree, {at::kHalf, ReduceOp::kMean, 150'007, true});
 });
 
 // prepare() comes before the nodes are read, reduced() after the outputs are written; each element
@@ -177,7 +174,7 @@ const Scenario kSizes("AllReduceSizes", [](Rank& rank) {
 const Scenario kCallbacks("AllReduceCallbacks", [](Rank& rank) {
   const WorkerTree tree = tree_of(rank);
   for (const int64_t count : {100, 200'003}) {
-    const Case each{at::kFloat, ReduceOp::kSum, count, false, true};
+    const Case each{at::kFloat, ReduceOp::kSum, count, false};
     Job job(rank, tree, each);
     WorkerReduction& reduction = job.reduction();
     std::vector<std::vector<float>> hidden;
@@ -217,10 +214,16 @@ const Scenario kBytes("AllReduceBytes", [](Rank& rank) {
   const WorkerTree tree = tree_of(rank);
   Communicator& channel = rank.channel(GroupChannel::kGradients);
   rank.note("nodes", static_cast<int64_t>(tree.nodes(rank.index()).size()));
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+  struct Kind {
+    at::ScalarType dtype;
+    const char* name;
+  };
+  for (const Kind& kind :
+       {Kind{at::kFloat, "float"}, {at::kBFloat16, "bfloat16"}, {at::kDouble, "double"}}) {
     const uint64_t before = channel.bytes_sent();
-    const Case each{dtype, ReduceOp::kSum, kBytesCount, true, true};
-    // The values do not matter here.
+    const at::ScalarType dtype = kind.dtype;
+    const Case each{dtype, ReduceOp::kSum, kBytesCount, true};
+    // The values do not matter here, nor where they lie.
     WorkerReduction reduction;
     reduction.op = each.op;
     reduction.dtype = dtype;
@@ -234,13 +237,13 @@ const Scenario kBytes("AllReduceBytes", [](Rank& rank) {
     const at::Tensor output = at::zeros({each.count}, at::TensorOptions().dtype(dtype));
     reduction.outputs.push_back(output.data_ptr());
     start_all_reduce(channel, tree, reduction, {.name = "bytes"}, channel.deadline())->wait();
-    rank.note(c10::toString(dtype), static_cast<int64_t>(channel.bytes_sent() - before));
+    rank.note(kind.name, static_cast<int64_t>(channel.bytes_sent() - before));
   }
 });
 
 const Scenario kInFlight("AllReduceOnTwoChannels", [](Rank& rank) {
   const WorkerTree tree = tree_of(rank);
-  const Case large{at::kFloat, ReduceOp::kSum, 150'001, true, true};
+  const Case large{at::kFloat, ReduceOp::kSum, 150'001, true};
   Job job(rank, tree, large);
   const std::unique_ptr<Transfer> under_way = job.start();
   for (int i = 0; i < 20; ++i) {
@@ -300,9 +303,9 @@ TEST_P(CommunicatorAllReduce, SendsNoMoreThanItMust) {
         EXPECT_EQ(rank.notes.at("nodes"), nodes);
         // (P + 1)(W - 1) / W of the bucket; partial sums of 16-bit types are float32.
         const int64_t share = kBytesCount / workers * (workers - 1);
-        EXPECT_EQ(rank.notes.at("Float"), share * 4 * (nodes + 1));
-        EXPECT_EQ(rank.notes.at("Double"), share * 8 * (nodes + 1));
-        EXPECT_EQ(rank.notes.at("BFloat16"), share * (4 * nodes + 2));
+        EXPECT_EQ(rank.notes.at("float"), share * 4 * (nodes + 1));
+        EXPECT_EQ(rank.notes.at("double"), share * 8 * (nodes + 1));
+        EXPECT_EQ(rank.notes.at("bfloat16"), share * (4 * nodes + 2));
       }
     }
   }

@@ -179,10 +179,14 @@ class CommunicatorDesync : public ::testing::TestWithParam<Backend> {
     EXPECT_TRUE(contains(result.log, "\n  0: ")) << result.log;
   }
 
+  // Processes take a second to start, and see no more with other numbers of them.
   static void run(OperationKind kind, int64_t rows, std::initializer_list<int> sizes) {
     for (const int size : sizes) {
+      if (GetParam().processes && size != *sizes.begin()) continue;
       for (const int odd : {0, size - 1}) {
         for (const Change& change : kChanges) {
+          // These wait for the deadline.
+          if (change.seen_by_deadline_only && size != *sizes.begin()) continue;
           // A root need not wait for anybody, so nobody can tell that nobody came.
           if (kind == OperationKind::kBroadcast && change.seen_by_deadline_only) continue;
           SCOPED_TRACE(message(change.name, " on rank ", odd, " of ", size));

@@ -11,10 +11,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
-#include <sstream>
+#include <filesystem>
 #include <utility>
 
+#include "tests/communicator/network_hosts.h"
 #include "tests/communicator/rank_runs.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/programs.h"
@@ -158,17 +160,22 @@ const test::Program kRankProgram(kArgument, serve);
 
 class RankProcess {
  public:
-  RankProcess() {
+  /// `host` is -1, or the number of one of NetworkHosts.
+  explicit RankProcess(int host) : host_(host) {
     int ends[2] = {-1, -1};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     socket_ = ends[0];
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], kTaskSocket);
-    std::string program = "communicator_tests";
-    std::string argument = kArgument;
-    char* const arguments[] = {program.data(), argument.data(), nullptr};
-    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments, environ), 0);
+    std::vector<std::string> command;
+    if (host >= 0) command = {"ip", "netns", "exec", NetworkHosts::name(host)};
+    command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+    command.emplace_back(kArgument);
+    std::vector<char*> arguments;
+    for (std::string& each : command) arguments.push_back(each.data());
+    arguments.push_back(nullptr);
+    EXPECT_EQ(posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ), 0);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
   }
@@ -184,10 +191,12 @@ class RankProcess {
   RankProcess& operator=(const RankProcess&) = delete;
 
   int socket() const { return socket_; }
+  int host() const { return host_; }
   void kill_at_end() { must_kill_ = true; }
   void has_died() { expected_death_ = true; }
 
  private:
+  const int host_;
   pid_t pid_ = -1;
   int socket_ = -1;
   bool must_kill_ = false;
@@ -197,16 +206,23 @@ class RankProcess {
 // Processes between runs.
 class RankPool : public ::testing::Environment {
  public:
-  std::unique_ptr<RankProcess> take() {
-    if (idle_.empty()) return std::make_unique<RankProcess>();
-    std::unique_ptr<RankProcess> process = std::move(idle_.back());
-    idle_.pop_back();
+  std::unique_ptr<RankProcess> take(int host) {
+    if (host >= 0 && hosts_ == nullptr) hosts_ = std::make_unique<NetworkHosts>();
+    const auto fits = [host](const auto& each) { return each->host() == host; };
+    const auto found = std::find_if(idle_.begin(), idle_.end(), fits);
+    if (found == idle_.end()) return std::make_unique<RankProcess>(host);
+    std::unique_ptr<RankProcess> process = std::move(*found);
+    idle_.erase(found);
     return process;
   }
   void give(std::unique_ptr<RankProcess> process) { idle_.push_back(std::move(process)); }
-  void TearDown() override { idle_.clear(); }
+  void TearDown() override {
+    idle_.clear();
+    hosts_.reset();
+  }
 
  private:
+  std::unique_ptr<NetworkHosts> hosts_;
   std::vector<std::unique_ptr<RankProcess>> idle_;
 };
 
@@ -223,7 +239,7 @@ class ProcessRun {
       : processes_(tasks.size()), texts_(tasks.size()), done_(tasks.size()) {
     result_.ranks.resize(tasks.size());
     for (size_t r = 0; r < tasks.size(); ++r) {
-      processes_[r] = pool().take();
+      processes_[r] = pool().take(backend_named(tasks[r].backend).hosts ? static_cast<int>(r) : -1);
       if (!write_words(processes_[r]->socket(), to_words(tasks[r]))) end(r, true);
     }
   }

@@ -13,6 +13,7 @@
 #include "tutti/collectives/grpc/factory.h"
 #include "tutti/collectives/host/host_mesh.h"
 
+#include "tests/communicator/network_hosts.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/thread_ranks.h"
 
@@ -55,10 +56,10 @@ std::shared_ptr<WorkerGroup> make_host_by_hand(const GroupOptions& options, Wait
                                        std::move(mesh));
 }
 
-std::shared_ptr<WorkerGroup> make_grpc(const GroupOptions& options) {
+std::shared_ptr<WorkerGroup> make_grpc_at(const std::string& address, const GroupOptions& options) {
   GroupOptions changed = options;
-  changed.implementation = CommunicationImplementation::kGrpc;
   rpc::ServerOptions listening;
+  listening.address = address;
   listening.security.job_secret = "a secret of the tests";
   rpc::ChannelOptions channel;
   channel.security = listening.security;
@@ -66,6 +67,17 @@ std::shared_ptr<WorkerGroup> make_grpc(const GroupOptions& options) {
   changed.remote = make_grpc_links(server, options.rank, options.epoch,
                                    options.gather(server->address()), channel);
   return make_group(changed);
+}
+
+std::shared_ptr<WorkerGroup> make_grpc(const GroupOptions& options) {
+  GroupOptions changed = options;
+  changed.implementation = CommunicationImplementation::kGrpc;
+  return make_grpc_at(rpc::ServerOptions().address, changed);
+}
+
+// Their memory cannot be shared, which is found out.
+[[maybe_unused]] std::shared_ptr<WorkerGroup> make_grpc_on_hosts(const GroupOptions& options) {
+  return make_grpc_at(NetworkHosts::address(options.rank) + ":0", options);
 }
 
 [[maybe_unused]] std::shared_ptr<WorkerGroup> make_host_spin(const GroupOptions& options) {
@@ -103,17 +115,25 @@ uint64_t random_epoch() {
 }  // namespace
 
 const std::vector<Backend>& all_backends() {
-  static const std::vector<Backend> backends = {
-    {"HostThreads", false, make_host},
-    {"HostThreadsDeep", false, make_host_deep, true},
-    {"GrpcThreads", false, make_grpc},
+  static const std::vector<Backend> backends = [] {
+    std::vector<Backend> all = {
+      {"HostThreads", false, make_host},
+      {"HostThreadsDeep", false, make_host_deep, true},
+      {"GrpcThreads", false, make_grpc},
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they see one process
-    {"HostThreadsSpin", false, make_host_spin},
-    {"HostProcesses", true, make_host},
-    {"GrpcProcesses", true, make_grpc},
-    {"HostProcessesDeep", true, make_host_deep, true},
+      {"HostThreadsSpin", false, make_host_spin},
+      {"HostProcesses", true, make_host},
+      {"GrpcProcesses", true, make_grpc},
+      {"HostProcessesDeep", true, make_host_deep, true},
+      {"GrpcHosts", true, make_grpc_on_hosts, false, true},
 #endif
-  };
+    };
+    // Processes on hosts of their own show more, but need root.
+    std::erase_if(all, [](const Backend& each) {
+      return each.name == (NetworkHosts::possible() ? "GrpcProcesses" : "GrpcHosts");
+    });
+    return all;
+  }();
   return backends;
 }
 

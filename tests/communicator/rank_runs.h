@@ -33,6 +33,7 @@ struct Backend {
   bool processes = false;  ///< Or threads of the test.
   std::shared_ptr<WorkerGroup> (*make)(const GroupOptions& options) = nullptr;
   bool only_reductions = false;  ///< It differs from another one in how values are reduced only.
+  bool hosts = false;            ///< Processes on hosts of their own (network_hosts.h).
 };
 
 const std::vector<Backend>& all_backends();

@@ -17,8 +17,8 @@
 
 #include "tutti/collectives/cross_device_ops.h"
 
-#include "tests/collectives/tree_reference.h"
 #include "tests/support/tensors.h"
+#include "tests/support/tree_reference.h"
 
 namespace tutti {
 

@@ -21,4 +21,43 @@ TEST(ManyWorkers, RunAsThreads) {
   // [/snippet]
 }
 
+TEST(ManyWorkers, AverageOverRows) {
+  InProcessCluster(2).run([](const Strategy& strategy) {
+    const auto batches =
+        strategy.distribute_dataset(data::from_tensor_slices(torch::ones({10, 3})).batch(4));
+    auto model = replicate<torch::nn::LinearImpl>(strategy, 3, 2);
+    DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(0.01));
+    // [snippet rows]
+    for (auto& batch : batches) {
+      strategy.run(
+          [&](const at::Tensor& x, int64_t rows) {
+            at::Tensor losses = model->forward(x).square().sum(1);
+            optimizer.minimize(tutti::average_loss_over(losses, rows));
+          },
+          batch, batch.global_rows());
+    }
+    // [/snippet]
+  });
+}
+
+TEST(ManyWorkers, StopAfterTheSameStep) {
+  InProcessCluster(2).run([](const Strategy& strategy) {
+    const auto batches = strategy.distribute_dataset(data::range(1000).batch(4));
+    int steps = 0;
+    const auto step = [&](const at::Tensor&) {
+      if (++steps == 3 && strategy.extended().worker_index() == 1) {
+        strategy.extended().request_stop();
+      }
+    };
+    // [snippet stop]
+    for (auto& batch : batches) {
+      if (strategy.extended().stop_requested()) break;  // on every worker before the same step
+      strategy.run(step, batch);
+    }
+    // [/snippet]
+    EXPECT_LT(steps, 20);
+    EXPECT_EQ(strategy.reduce(ReduceOp::kMax, steps), steps);
+  });
+}
+
 }  // namespace tutti::docs_many_workers_test

@@ -43,6 +43,12 @@ def frame(kind, status=0, version=1):
     return b"tuttirpc" + bytes([version, kind, status]) + bytes(5) + bytes(range(32)) + bytes(16)
 
 
+def wire(kind=0, operation=3, dims=2, name=b"dense/weight", magic=b"tutwire1", data=b"the bytes"):
+    """A message over the network, as remote_peer.h has it."""
+    return (magic + struct.pack("<Q4Q4Q4BI4q48s", kind, 1, 2, 9, 0, 1, 7, 0, 5, operation, 0, 6, dims,
+                                0, 3, 4, 0, 0, name) + data)
+
+
 def files():
     small = npy("'|u1'", False, "(2, 3)", b"123456")
     return {
@@ -134,6 +140,20 @@ def files():
             "done": b'{"state":"done","epoch":"7","addresses":["h:1"],"info":[{"a":"b"}]}',
             "waiting": b'{"state":"waiting","missing":"worker 1 of 2"}',
             "deep": b'{"a":' + b"[" * 20 + b"]" * 20 + b"}",
+        },
+        "wire": {
+            "data": b"\xff\0" + wire(),
+            "cut_in_the_head": b"\xff\x20" + wire(),
+            "cut_after_the_head": b"\xff\xa8" + wire(),
+            "two": b"\xb0\xa8" + wire() + wire(data=b"others"),
+            "no_bytes": b"\xff\0" + wire(data=b""),
+            "abort": b"\xff\0" + wire(kind=1, data=b"the disk is on fire"),
+            "goodbye": b"\xff\0" + wire(kind=2),
+            "no_such_kind": b"\xff\0" + wire(kind=3),
+            "no_such_operation": b"\xff\0" + wire(operation=200, dims=255),
+            "long_name": b"\xff\0" + wire(name=b"n" * 48),
+            "other_magic": b"\xff\0" + wire(magic=b"tutwire2"),
+            "short": b"\xff\0" + wire()[:100],
         },
     }
 

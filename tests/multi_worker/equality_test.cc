@@ -3,6 +3,7 @@
 // The bits of training depend on the replicas, not on the processes that host them.
 
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/multi_worker/training.h"
+#include "tests/support/temp_folder.h"
 
 namespace tutti::equality_test {
 
@@ -83,42 +85,58 @@ TEST(Equality, BetweenNumbersOfReplicasUpToRounding) {
   testing::TrainingOptions options;
   options.dropout = 0;
   options.dtype = at::kDouble;
-  std::vector<at::Tensor> results;
+  std::vector<std::vector<at::Tensor>> results;
   for (const auto& [workers, local] :
        std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {2, 2}, {3, 2}}) {
     InProcessClusterOptions cluster;
     cluster.devices = cpus(local);
     cluster.runner.threads_per_replica = 1;
     torch::manual_seed(7);
-    std::string bytes;
+    std::vector<at::Tensor>& result = results.emplace_back();
     InProcessCluster(workers, cluster).run([&](const Strategy& strategy) {
-      std::string mine = train(strategy, options);
-      if (strategy.extended().worker_index() == 0) bytes = std::move(mine);
+      std::vector<at::Tensor> mine = testing::train_tensors(strategy, options);
+      if (strategy.extended().worker_index() == 0) result = std::move(mine);
     });
-    results.push_back(
-        at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size() / 8)}, at::kDouble).clone());
   }
   for (size_t i = 1; i < results.size(); ++i) {
-    const double error = (results[i] - results[0]).abs().max().item<double>() /
-                         results[0].abs().max().item<double>();
-    EXPECT_LT(error, 1e-12) << i;
+    for (size_t t = 0; t < results[0].size(); ++t) {
+      const at::Tensor& expected = results[0][t];
+      const double error = (results[i][t] - expected).abs().max().item<double>();
+      EXPECT_LT(error, 1e-12 * expected.abs().max().item<double>()) << i << ", tensor " << t;
+    }
   }
+}
+
+std::string train_two_by_two(const testing::TrainingOptions& options) {
+  torch::manual_seed(7);
+  std::string result;
+  InProcessCluster(2, {.devices = cpus(2), .runner = {.threads_per_replica = 1}})
+      .run([&](const Strategy& strategy) {
+        std::string mine = train(strategy, options);
+        if (strategy.extended().worker_index() == 0) result = std::move(mine);
+      });
+  return result;
 }
 
 TEST(Equality, OfTwoRunsWithDataSplitByRows) {
   testing::TrainingOptions options;
   options.policy = data::AutoShardPolicy::kData;
-  std::vector<std::string> results;
-  for (int run = 0; run < 2; ++run) {
-    torch::manual_seed(7);
-    std::string& result = results.emplace_back();
-    InProcessCluster(2, {.devices = cpus(2), .runner = {.threads_per_replica = 1}})
-        .run([&](const Strategy& strategy) {
-          std::string mine = train(strategy, options);
-          if (strategy.extended().worker_index() == 0) result = std::move(mine);
-        });
+  const std::string first = train_two_by_two(options);
+  EXPECT_TRUE(train_two_by_two(options) == first);
+}
+
+TEST(Equality, OfTwoRunsWithDataSplitByFiles) {
+  const test::TempFolder folder;
+  testing::TrainingOptions options;
+  options.policy = data::AutoShardPolicy::kFile;
+  // Of different lengths, so that the workers end at different times.
+  for (int64_t file = 0, row = 0; file < 3; ++file) {
+    options.files.push_back(folder.path(message("rows", file)));
+    std::ofstream lines(options.files.back());
+    for (int64_t i = 0; i < 60 + 30 * file; ++i) lines << row++ << "\n";
   }
-  EXPECT_TRUE(results[0] == results[1]);
+  const std::string first = train_two_by_two(options);
+  EXPECT_TRUE(train_two_by_two(options) == first);
 }
 
 TEST(Equality, OverGrpc) {

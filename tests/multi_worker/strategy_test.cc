@@ -12,52 +12,18 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/multi_worker/training.h"
+#include "tutti/collectives/backends.h"
+#include "tutti/strategy/internal/multi_worker_extended.h"
+
+#include "tests/multi_worker/shapes.h"
 #include "tests/support/expect_error.h"
 
 namespace tutti::multi_worker_strategy_test {
 
 using testing::cpus;
+using testing::MultiWorker;
 
-struct Shape {
-  int workers;
-  int local;
-  CommunicationImplementation way = CommunicationImplementation::kAuto;
-};
-
-void PrintTo(const Shape& shape, std::ostream* out) {
-  *out << shape.workers << "x" << shape.local << " " << shape.way;
-}
-
-class MultiWorker : public ::testing::TestWithParam<Shape> {
- protected:
-  int workers() const { return GetParam().workers; }
-  int local() const { return GetParam().local; }
-  int all() const { return workers() * local(); }
-
-  void run(const std::function<void(const Strategy&)>& fn) const {
-    InProcessClusterOptions options;
-    options.devices = cpus(local());
-    options.runner.threads_per_replica = 1;
-    options.communication_options.implementation = GetParam().way;
-    options.timeout = std::chrono::seconds(30);
-    InProcessCluster(workers(), options).run(fn);
-  }
-
-  // What fn returns on each worker must be what it returns with as many replicas in one process.
-  void expect_as_mirrored(const std::function<at::Tensor(const Strategy&)>& fn) const {
-    at::Tensor expected;
-    torch::manual_seed(5);
-    InProcessCluster(1).run([&](const Strategy&) {
-      expected = fn(MirroredStrategy(cpus(all()), {.runner = {.threads_per_replica = 1}}));
-    });
-    torch::manual_seed(5);
-    run([&](const Strategy& strategy) {
-      const at::Tensor found = fn(strategy);
-      EXPECT_TRUE(at::equal(found, expected)) << found << " instead of " << expected;
-    });
-  }
-};
+INSTANTIATE_TEST_SUITE_P(Shapes, MultiWorker, testing::shapes(), testing::shape_name);
 
 at::Tensor of_replica(int64_t rows = 3) {
   const int id = get_replica_context()->replica_id_in_sync_group();
@@ -105,6 +71,85 @@ TEST_P(MultiWorker, ReducesGathersAndAllReduces) {
   });
 }
 
+// Every worker has one of its own.
+TEST_P(MultiWorker, CombinesPlainValuesOverWorkers) {
+  if (workers() == 1) return;
+  run([&](const Strategy& strategy) {
+    const int w = strategy.extended().worker_index();
+    const at::Tensor mine = at::arange(6, at::kFloat).view({3, 2}) + static_cast<float>(10 * w);
+    at::Tensor sum = at::zeros({3, 2});
+    std::vector<at::Tensor> parts;
+    for (int each = 0; each < workers(); ++each) {
+      parts.push_back(at::arange(6, at::kFloat).view({3, 2}) + static_cast<float>(10 * each));
+      sum += parts.back();
+    }
+    const at::Tensor all = at::cat(parts);
+    EXPECT_TRUE(at::equal(strategy.reduce(ReduceOp::kSum, mine), sum));
+    EXPECT_TRUE(at::allclose(strategy.reduce(ReduceOp::kMean, mine), sum / workers()));
+    EXPECT_TRUE(at::equal(strategy.reduce(ReduceOp::kMax, mine, 0), std::get<0>(all.max(0))));
+    EXPECT_TRUE(at::allclose(strategy.reduce(ReduceOp::kMean, mine, 0), all.mean(0)));
+    EXPECT_TRUE(at::equal(strategy.gather(mine, 0), all));
+    EXPECT_EQ(strategy.reduce(ReduceOp::kSum, w + 1), workers() * (workers() + 1) / 2);
+    EXPECT_EQ(strategy.reduce(ReduceOp::kMin, 0.5 + w), 0.5);
+    const auto nested = strategy.reduce(ReduceOp::kSum, std::tuple(mine, 2.0));
+    EXPECT_TRUE(at::equal(std::get<0>(nested), sum));
+    EXPECT_EQ(std::get<1>(nested), 2.0 * workers());
+    // What is mirrored is the same on all workers.
+    const Mirrored<at::Tensor> mirrored(
+        std::vector<at::Tensor>(static_cast<size_t>(local()), at::ones({2})));
+    EXPECT_TRUE(at::equal(strategy.reduce(ReduceOp::kMean, mirrored), at::ones({2})));
+  });
+}
+
+TEST_P(MultiWorker, ReducesToDestinations) {
+  expect_as_mirrored([](const Strategy& strategy) {
+    StrategyExtended& extended = strategy.extended();
+    const Destinations here(at::ones({1}));
+    const auto values = strategy.run([] { return of_replica(); });
+    const auto slices = strategy.run([] {
+      const int id = get_replica_context()->replica_id_in_sync_group();
+      return IndexedSlices(of_replica(2), at::tensor({id, id + 1}), {20, 2});
+    });
+    const Mirrored<IndexedSlices> same(std::vector<IndexedSlices>(
+        values.size(), IndexedSlices(at::ones({2, 2}), at::tensor({3, 4}), {20, 2})));
+    return at::cat({extended.reduce_to(ReduceOp::kSum, values, here)[0].flatten(),
+                    extended.reduce_to(ReduceOp::kMean, slices, here)[0].to_dense().flatten(),
+                    extended.reduce_to(ReduceOp::kMean, same, here)[0].to_dense().flatten()});
+  });
+}
+
+TEST_P(MultiWorker, PacksSmallTensorsAsAsked) {
+  if (workers() == 1) return;
+  run([&](const Strategy& strategy) {
+    const Communicator& channel = dynamic_cast<internal::MultiWorkerExtended&>(strategy.extended())
+                                      .group()
+                                      .channel(GroupChannel::kCollectives);
+    // 20 tensors of 4000 bytes, then one that travels alone.
+    const auto exchanges = [&](int64_t bytes_per_pack) {
+      const uint64_t before = channel.operations();
+      const auto sums = strategy.run([&] {
+        const int id = get_replica_context()->replica_id_in_sync_group();
+        std::vector<at::Tensor> tensors;
+        for (int i = 0; i < 20; ++i) tensors.push_back(at::full({1000}, 1.0F + id + i));
+        tensors.push_back(at::full({100'000}, 0.5F * (1 + id)));
+        return get_replica_context()->all_reduce(ReduceOp::kSum, tensors,
+                                                 {.bytes_per_pack = bytes_per_pack});
+      });
+      const float ids = static_cast<float>(all() * (all() - 1)) / 2;
+      for (int i = 0; i < 20; ++i) {
+        const float expected = ids + static_cast<float>(all() * (1 + i));
+        EXPECT_TRUE(at::equal(sums[0][static_cast<size_t>(i)], at::full({1000}, expected))) << i;
+      }
+      EXPECT_EQ(sums[0][20][99'999].item<float>(), 0.5F * (ids + static_cast<float>(all())));
+      return channel.operations() - before;
+    };
+    EXPECT_EQ(exchanges(0), 2U) << "one pack, and the large one";
+    EXPECT_EQ(exchanges(1), 21U);
+    EXPECT_EQ(exchanges(8000), 8U) << "a pack is closed by the tensor that makes it larger";
+    EXPECT_EQ(exchanges(1 << 20), 2U);
+  });
+}
+
 TEST_P(MultiWorker, SendsGradientsThroughCollectives) {
   // The gradients of the replica's own part: its sum over workers is compared.
   expect_as_mirrored([](const Strategy& strategy) {
@@ -147,14 +192,22 @@ TEST_P(MultiWorker, KeepsVariablesAlike) {
     const Variable sum(at::zeros({2}), {.name = "sum",
                                         .synchronization = VariableSynchronization::kOnRead,
                                         .aggregation = VariableAggregation::kSum});
+    const Variable first_read(at::zeros({2}),
+                              {.name = "first_read",
+                               .synchronization = VariableSynchronization::kOnRead,
+                               .aggregation = VariableAggregation::kOnlyFirstReplica});
+    const Variable number(0.0F, {.name = "number", .aggregation = VariableAggregation::kMean});
     strategy.run([&] {
       const int id = get_replica_context()->replica_id_in_sync_group();
       const at::Tensor mine = at::full({2}, 0.5F + static_cast<float>(id));
       mirrored.assign_add(mine);
       first.assign(mine);
       sum.assign_add(mine);
+      first_read.assign(mine);
+      number.assign(1.5F + 0x1p-22F);  // three of them add up to a number that is rounded
     });
-    return at::cat({mirrored.read_value(), first.read_value(), sum.read_value()});
+    return at::cat({mirrored.read_value(), first.read_value(), sum.read_value(),
+                    first_read.read_value(), number.read_value().view({1})});
   });
 }
 
@@ -189,6 +242,61 @@ TEST_P(MultiWorker, TrainsTheSameWithSparseTablesAndClipping) {
     for (const at::Tensor& each : model.primary().parameters())
       all.push_back(each.detach().flatten());
     return at::cat(all);
+  });
+}
+
+TEST_P(MultiWorker, ExchangesNothingInAStepBesidesBucketsAndFlags) {
+  if (workers() == 1) return;
+  run([&](const Strategy& strategy) {
+    auto& group = dynamic_cast<internal::MultiWorkerExtended&>(strategy.extended()).group();
+    const auto operations = [&] {
+      std::vector<uint64_t> counts;
+      for (const GroupChannel each :
+           {GroupChannel::kCollectives, GroupChannel::kGradients, GroupChannel::kFlags}) {
+        counts.push_back(group.channel(each).operations());
+      }
+      return counts;
+    };
+    auto model = replicate<torch::nn::LinearImpl>(strategy, 200, 200);
+    DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(0.1));
+    std::vector<uint64_t> before = operations();
+    for (int step = 0; step < 3; ++step) {
+      strategy.run([&] { optimizer.minimize(model->forward(at::ones({2, 200})).sum()); });
+      const std::vector<uint64_t> after = operations();
+      EXPECT_EQ(after[0] - before[0], 0U) << "step " << step;
+      EXPECT_EQ(after[1] - before[1], 2U) << "a bucket for the large weight, one for the bias";
+      EXPECT_EQ(after[2] - before[2], 1U);
+      before = after;
+    }
+  });
+}
+
+// The rows are told ahead by the threads that read; the loss is that of average_loss().
+TEST_P(MultiWorker, AveragesOverTheRowsOfAllWorkersWithoutAnExchange) {
+  const int64_t rows = 3 * 8 + 5;
+  const at::Tensor all = torch::arange(rows, at::kDouble).unsqueeze(1);
+  run([&](const Strategy& strategy) {
+    auto* const workers = dynamic_cast<internal::MultiWorkerExtended*>(&strategy.extended());
+    const auto exchanges = [&] {
+      if (workers == nullptr) return uint64_t{0};
+      return workers->group().channel(GroupChannel::kCollectives).operations();
+    };
+    const auto batches = strategy.distribute_dataset(data::from_tensor_slices(all).batch(8));
+    std::vector<int64_t> seen;
+    for (auto& step : batches) {
+      seen.push_back(step.global_rows());
+      const uint64_t before = exchanges();
+      const auto ours = strategy.run(
+          [](const at::Tensor& part, int64_t total) {
+            return average_loss_over(part, static_cast<double>(total));
+          },
+          step, step.global_rows());
+      EXPECT_EQ(exchanges(), before);
+      const auto expected =
+          strategy.run([](const at::Tensor& part) { return average_loss(part); }, step);
+      for (size_t r = 0; r < ours.size(); ++r) EXPECT_TRUE(at::equal(ours[r], expected[r])) << r;
+    }
+    EXPECT_EQ(seen, (std::vector<int64_t>{8, 8, 8, 5}));
   });
 }
 
@@ -280,68 +388,66 @@ TEST_P(MultiWorker, DropsGradientsOfAStepThatIsNotMade) {
   });
 }
 
-TEST_P(MultiWorker, PassesAnExceptionOnWhileOtherReplicasCompute) {
-  if (workers() == 1 || local() == 1) return;
-  InProcessClusterOptions options;
-  options.devices = cpus(local());
-  options.communication_options.implementation = GetParam().way;
-  std::atomic<int64_t> noticed{0};
-  std::atomic<bool> over{false};
-  const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
-  std::atomic<int64_t> thrown{0};
-  InProcessCluster(workers(), options).try_run([&](const Strategy& strategy) {
+// Within a second, on every worker, also while a replica beside the one that failed computes.
+TEST_P(MultiWorker, PassesAnExceptionToAllWorkersAtOnce) {
+  if (workers() == 1) return;
+  using Clock = std::chrono::steady_clock;
+  std::atomic<int> waiting{workers() - 1};
+  std::atomic<Clock::time_point> thrown;
+  std::vector<Clock::time_point> noticed(static_cast<size_t>(workers()));
+  const auto errors = InProcessCluster(workers(), options()).try_run([&](const Strategy& strategy) {
+    const int worker = strategy.extended().worker_index();
     try {
-      strategy.run([&] {
-        const int id = get_replica_context()->replica_id_in_sync_group();
-        if (id == local() + 1) {
-          thrown = now();
-          throw std::out_of_range("no such row");
-        }
-        while (id == local() && !over) std::this_thread::yield();  // "computes"
-        get_replica_context()->all_reduce(ReduceOp::kSum, at::ones({4}));
-      });
-    } catch (const Error&) {
-      if (strategy.extended().worker_index() != 0) throw;
-      noticed = now();
-      over = true;
+      for (int step = 0; step < 5; ++step) {
+        strategy.run([&] {
+          ReplicaContext& context = *get_replica_context();
+          const int last = 2 * local() - 1;  // of worker 1
+          if (step == 3 && context.replica_id_in_sync_group() == last) {
+            thrown = Clock::now();
+            throw std::out_of_range("no such row");
+          }
+          const bool computes = step == 3 && worker == 1;
+          const auto limit = Clock::now() + std::chrono::seconds(10);
+          while (computes && waiting > 0 && Clock::now() < limit) std::this_thread::yield();
+          context.all_reduce(ReduceOp::kSum, at::ones({4}));
+        });
+      }
+    } catch (...) {
+      noticed[static_cast<size_t>(worker)] = Clock::now();
+      if (worker != 1) --waiting;
       throw;
     }
   });
-  EXPECT_LT(std::chrono::nanoseconds(noticed - thrown), std::chrono::seconds(1));
-}
-
-TEST_P(MultiWorker, PassesAnExceptionToAllWorkers) {
-  if (workers() == 1) return;
-  InProcessClusterOptions options;
-  options.devices = cpus(local());
-  options.communication_options.implementation = GetParam().way;
-  const InProcessCluster cluster(workers(), options);
-  const auto began = std::chrono::steady_clock::now();
-  const auto errors = cluster.try_run([&](const Strategy& strategy) {
-    for (int step = 0; step < 5; ++step) {
-      strategy.run([&] {
-        ReplicaContext& context = *get_replica_context();
-        if (step == 3 && context.replica_id_in_sync_group() == local()) {
-          throw std::out_of_range("no such row");
-        }
-        context.all_reduce(ReduceOp::kSum, at::ones({4}));
-      });
-    }
-  });
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
   EXPECT_THROW(std::rethrow_exception(errors[1]), std::out_of_range);
   for (int w = 0; w < workers(); ++w) {
     if (w == 1) continue;
-    try {
-      std::rethrow_exception(errors[static_cast<size_t>(w)]);
-    } catch (const Error& error) {
-      const std::string text = error.what();
-      EXPECT_EQ(error.code(), ErrorCode::kCancelled) << text;
-      for (const std::string part : {"/job:worker/task:1", "step 4", "no such row"}) {
-        EXPECT_NE(text.find(part), std::string::npos) << text;
-      }
-      EXPECT_NE(text.find("replica " + std::to_string(local())), std::string::npos) << text;
+    EXPECT_LT(noticed[static_cast<size_t>(w)] - thrown.load(), std::chrono::seconds(1)) << w;
+    const auto rethrow = [&] { std::rethrow_exception(errors[static_cast<size_t>(w)]); };
+    EXPECT_TRUE(test::throws_error(rethrow, ErrorCode::kCancelled,
+                                   {"/job:worker/task:1", "step 4",
+                                    "replica " + std::to_string(2 * local() - 1), "no such row"}));
+  }
+}
+
+TEST_P(MultiWorker, StopsAfterTheSameStepEverywhere) {
+  std::vector<int> stopped(static_cast<size_t>(workers()), -1);
+  run([&](const Strategy& strategy) {
+    StrategyExtended& extended = strategy.extended();
+    const auto batches = strategy.distribute_dataset(data::range(400).batch(4));
+    int steps = 0;
+    for (auto& batch : batches) {
+      if (extended.stop_requested()) break;
+      strategy.run([](const at::Tensor& x) { return x.size(0); }, batch);
+      if (++steps == 7 && extended.worker_index() == workers() - 1) extended.request_stop();
     }
+    stopped[static_cast<size_t>(extended.worker_index())] = steps;
+    // All are in step: this would fail otherwise.
+    EXPECT_EQ(strategy.reduce(ReduceOp::kSum, strategy.run([] { return 1; })), all());
+  });
+  for (const int each : stopped) {
+    EXPECT_EQ(each, stopped[0]);
+    EXPECT_GE(each, 7);
+    EXPECT_LT(each, 20) << "what was read ahead, and no more";
   }
 }
 
@@ -369,16 +475,6 @@ TEST_P(MultiWorker, RefusesModelsThatDiffer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, MultiWorker,
-                         ::testing::Values(Shape{2, 1}, Shape{2, 2}, Shape{3, 1}, Shape{2, 3},
-                                           Shape{1, 2},
-                                           Shape{2, 1, CommunicationImplementation::kGrpc},
-                                           Shape{3, 2, CommunicationImplementation::kGrpc}),
-                         [](const auto& each) {
-                           return std::to_string(each.param.workers) + "x" +
-                                  std::to_string(each.param.local) + to_string(each.param.way);
-                         });
-
 TEST(MultiWorkerStrategy, IsAloneWithoutACluster) {
   const MultiWorkerMirroredStrategy strategy(nullptr, {.devices = cpus(2)});
   EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
@@ -405,10 +501,46 @@ TEST(MultiWorkerStrategy, ConfiguresAMirroredStrategyOnce) {
   };
   EXPECT_TRUE(
       test::throws_error(configure, ErrorCode::kFailedPrecondition, {"it has variables already"}));
+  MirroredStrategy with_ops(cpus(1),
+                            {.cross_device_ops = std::make_shared<ReductionToOneDevice>()});
+  EXPECT_TUTTI_ERROR(with_ops.configure(ClusterSpec{{"worker", {"127.0.0.1:1"}}}, "worker", 0),
+                     ErrorCode::kFailedPrecondition, "it was given cross_device_ops");
   MirroredStrategy alone(cpus(2));
   alone.configure(ClusterSpec{{"worker", {"127.0.0.1:1"}}}, "worker", 0);
   EXPECT_EQ(alone.num_replicas_in_sync(), 2);
   EXPECT_NE(alone.cluster_resolver(), nullptr);
+}
+
+TEST(MultiWorkerStrategy, ConfiguresMirroredStrategiesToOneOfTwoWorkers) {
+  const ClusterSpec cluster{{"worker", testing::free_addresses(2)}};
+  const auto worker = [&](int task) {
+    MirroredStrategy strategy(cpus(2), {.communication_options = {.bytes_per_pack = 77},
+                                        .runner = {.threads_per_replica = 1}});
+    strategy.configure(cluster, "worker", task);
+    EXPECT_EQ(strategy.num_replicas_in_sync(), 4);
+    EXPECT_EQ(strategy.extended().worker_index(), task);
+    EXPECT_EQ(strategy.extended().communication_options().bytes_per_pack, 77);
+    const auto ids = strategy.run([] { return get_replica_context()->replica_id_in_sync_group(); });
+    EXPECT_EQ(ids[1], 2 * task + 1);
+    EXPECT_EQ(strategy.reduce(ReduceOp::kSum, ids), 6);
+    EXPECT_TUTTI_ERROR(strategy.configure(cluster, "worker", task), ErrorCode::kFailedPrecondition,
+                       "it is configured already");
+  };
+  std::thread other([&] { worker(1); });
+  worker(0);
+  other.join();
+}
+
+// Where the system gives no shared memory, gRPC is used, and the log says why.
+TEST(MultiWorkerStrategy, DoesWithoutSharedMemory) {
+  GroupOptions options;
+  options.names = {"a", "b"};
+  options.segment_bytes = 4096;  // too small for the rings
+  options.implementation = CommunicationImplementation::kHost;
+  options.gather = [](const std::string& mine) { return std::vector<std::string>{mine, mine}; };
+  EXPECT_TUTTI_ERROR(make_group(options), ErrorCode::kUnavailable, "a cannot share memory with b",
+                     "it has none: shared memory: the rings of 2 ranks take",
+                     "a segment has 4096. Use");
 }
 
 }  // namespace tutti::multi_worker_strategy_test

@@ -5,10 +5,15 @@
 
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include <torch/torch.h>
 
@@ -40,18 +45,26 @@ struct TrainingOptions {
   int steps = 50;
   data::AutoShardPolicy policy = data::AutoShardPolicy::kBatch;
   at::ScalarType dtype = at::kFloat;
+  /// Their lines are numbers of rows; without files all rows are taken.
+  std::vector<std::string> files = {};
   /// Called inside each replica before its step.
   std::function<void(int step)> before_step = [](int) {};
 };
 
-/// The bytes of all parameters and buffers at the end.
-inline std::string train(const Strategy& strategy, const TrainingOptions& options = {}) {
+/// Copies of all parameters, optimizer state and buffers at the end.
+inline std::vector<at::Tensor> train_tensors(const Strategy& strategy,
+                                             const TrainingOptions& options) {
   const int64_t rows = 24 * 12 + 7;
   const at::Tensor x = torch::randn({rows, 1, 8, 8}).to(options.dtype);
   const at::Tensor y = torch::randint(0, 10, {rows});
+  const data::Dataset<std::tuple<at::Tensor, at::Tensor>> examples =
+      options.files.empty() ? data::from_tensor_slices(std::tuple(x, y))
+                            : data::text_line(options.files).map([x, y](const std::string& line) {
+                                const int64_t row = std::stoll(line);
+                                return std::tuple(x[row], y[row]);
+                              });
   auto batches =
-      strategy.distribute_dataset(data::from_tensor_slices(std::tuple(x, y))
-                                      .shuffle(64, {.seed = 3})
+      strategy.distribute_dataset(examples.shuffle(64, {.seed = 3})
                                       .batch(24)
                                       .with_options({.auto_shard_policy = options.policy}));
   auto model = replicate<CnnImpl>(strategy, options.with_norm, options.dropout);
@@ -72,13 +85,42 @@ inline std::string train(const Strategy& strategy, const TrainingOptions& option
       if (++step == options.steps) break;
     }
   }
+  std::vector<at::Tensor> all;
+  for (const auto& each : model.primary().named_parameters()) {
+    all.push_back(each.value().detach().clone());
+    const std::vector<at::Tensor> states = optimizer.states_of(each.key());
+    TUTTI_CHECK(states.size() == 2);
+    all.insert(all.end(), states.begin(), states.end());
+  }
+  for (const auto& each : model.primary().named_buffers()) all.push_back(each.value().clone());
+  return all;
+}
+
+/// The bytes of the same.
+inline std::string train(const Strategy& strategy, const TrainingOptions& options = {}) {
   std::string bytes;
-  const auto add = [&](const at::Tensor& tensor) {
-    bytes.append(static_cast<const char*>(tensor.data_ptr()), tensor.nbytes());
-  };
-  for (const auto& each : model.primary().named_parameters()) add(each.value());
-  for (const auto& each : model.primary().named_buffers()) add(each.value());
+  for (const at::Tensor& each : train_tensors(strategy, options)) {
+    bytes.append(static_cast<const char*>(each.data_ptr()), each.nbytes());
+  }
   return bytes;
+}
+
+/// Of loopback, with ports that were free a moment ago.
+inline std::vector<std::string> free_addresses(int count) {
+  std::vector<std::string> addresses;
+  std::vector<int> sockets;
+  for (int i = 0; i < count; ++i) {
+    sockets.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    TUTTI_CHECK(bind(sockets.back(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                getsockname(sockets.back(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    addresses.push_back("127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+  }
+  for (const int each : sockets) close(each);
+  return addresses;
 }
 
 inline std::vector<std::string> cpus(int count) {

@@ -9,29 +9,21 @@ namespaces: the same over hosts in network namespaces, which share no memory; ne
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples"))
+from start_workers import free_ports  # noqa: E402
+
 PROGRAM = sys.argv[2] if len(sys.argv) > 2 else ""
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def start(folder, workers, replicas, kind, extra=(), hosts=None, env=None):
     """Starts the workers; hosts are (namespace, address) pairs."""
     if hosts:
-        addresses = [f"{address}:4321" for _, address in hosts]
+        addresses = [f"{address}:{4321 + i}" for i, (_, address) in enumerate(hosts)]
     else:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     processes = []
@@ -150,7 +142,7 @@ def run(*command):
 def namespaces(folder):
     if os.geteuid() != 0:
         print("skipped: network namespaces need root")
-        return
+        sys.exit(77)
     names = [f"tutti{os.getpid()}{i}" for i in range(3)]
     bridge = f"tb{os.getpid() % 100000}"
     try:
@@ -170,9 +162,16 @@ def namespaces(folder):
                     train(folder, 2, 1, "auto", hosts=hosts[:2], env=secret))
         check_equal("3 hosts x 2", train(folder, 1, 6, "mirrored"),
                     train(folder, 3, 2, "auto", hosts=hosts, env=secret))
-        log = open(os.path.join(folder, "auto-3x2-0.log"), encoding="utf-8").read()
-        if "grpc" not in log:
-            raise SystemExit(f"hosts were not connected by gRPC:\n{log}")
+        def expect_ways(*ways):
+            log = open(os.path.join(folder, "auto-3x2-0.log"), encoding="utf-8").read()
+            if not all(way in log for way in ways):
+                raise SystemExit(f"worker 0 is not connected by {ways}:\n{log}")
+
+        expect_ways("by grpc")
+        # Workers 0 and 1 share a host, worker 2 is elsewhere.
+        check_equal("2 + 1 on 2 hosts, x 2", train(folder, 1, 6, "mirrored"),
+                    train(folder, 3, 2, "auto", hosts=[hosts[0], hosts[0], hosts[1]], env=secret))
+        expect_ways("shared memory for ranks 1", "grpc for ranks 2")
         results = finish(start(folder, 2, 1, "auto", hosts=hosts[:2]), timeout=30)
         if any(status == 0 or "TUTTI_JOB_SECRET" not in text for text, status, _ in results):
             raise SystemExit(f"without a secret: {results}")

@@ -11,11 +11,11 @@
 
 #include "tutti/strategy/mirrored_strategy.h"
 
-#include "tests/collectives/tree_reference.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/nccl_fixture.h"
+#include "tests/support/tree_reference.h"
 
 namespace tutti {
 namespace {

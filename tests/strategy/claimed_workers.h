@@ -33,16 +33,17 @@ class WorkerTable {
 
   int workers() const { return workers_; }
 
-  int add(const InputProgress& progress) {
+  InputTotals add(const InputProgress& progress) {
     std::unique_lock lock(mutex_);
     Sum& sum = sums_[{progress.pass, progress.step}];
-    sum.replicas += progress.local_replicas_with_data;
+    sum.totals.replicas_with_data += progress.local_replicas_with_data;
+    sum.totals.rows += progress.local_rows;
     ++sum.calls;
     changed_.notify_all();
     if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return sum.calls == workers_; })) {
       throw Error(ErrorCode::kDeadlineExceeded, "WorkerTable: a worker did not come.");
     }
-    return sum.replicas;
+    return sum.totals;
   }
 
   uint64_t agree(uint64_t mine) {
@@ -53,7 +54,7 @@ class WorkerTable {
 
  private:
   struct Sum {
-    int replicas = 0;
+    InputTotals totals;
     int calls = 0;
   };
 
@@ -75,9 +76,7 @@ class ClaimedWorkerExtended final : public StrategyExtended {
 
   int num_workers() const override { return table_->workers(); }
   int worker_index() const override { return worker_; }
-  int count_replicas_with_data(const InputProgress& progress) override {
-    return table_->add(progress);
-  }
+  InputTotals add_up_input(const InputProgress& progress) override { return table_->add(progress); }
   uint64_t agree_on_seed(uint64_t mine) override { return table_->agree(mine); }
 
   CrossDeviceOps& cross_device_ops() override { return ops_; }

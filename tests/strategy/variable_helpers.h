@@ -19,9 +19,9 @@
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/values/variable.h"
 
-#include "tests/collectives/tree_reference.h"
 #include "tests/contract/strategy_contract.h"
 #include "tests/support/tensors.h"
+#include "tests/support/tree_reference.h"
 
 /// Short names; take them by `using namespace`.
 namespace tutti::test::variable_words {

@@ -6,11 +6,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
-#include <random>
 #include <type_traits>
 
 #include <ATen/core/Tensor.h>
@@ -66,12 +64,13 @@ inline ::testing::AssertionResult bit_equal(const at::Tensor& a, const at::Tenso
 /// Numbers whose sums depend on the order of addition: random signs and magnitudes.
 class RandomNumbers {
  public:
-  explicit RandomNumbers(uint64_t seed) : engine_(seed) {}
+  explicit RandomNumbers(uint64_t seed) : state_(seed) {}
 
   double real() {
-    const double fraction = static_cast<double>(engine_() >> 11) * 0x1p-53;
-    const int exponent = static_cast<int>(engine_() % 9) - 6;
-    return std::ldexp(2 * fraction - 1, exponent);
+    const uint64_t bits = next();
+    const double fraction = static_cast<double>(bits >> 11) * 0x1p-53;
+    const double scale = 1.0 / static_cast<double>(int64_t{1} << (bits % 9));  // 1 to 1 / 256
+    return (2 * fraction - 1) * 4 * scale;
   }
   template <class T>
   T of() {
@@ -80,14 +79,21 @@ class RandomNumbers {
       const double im = real();
       return T(static_cast<typename T::value_type>(re), static_cast<typename T::value_type>(im));
     } else if constexpr (std::is_integral_v<T>) {
-      return static_cast<T>(engine_());  // any bits
+      return static_cast<T>(next());  // any bits
     } else {
       return static_cast<T>(static_cast<std::conditional_t<sizeof(T) == 8, double, float>>(real()));
     }
   }
 
  private:
-  std::mt19937_64 engine_;
+  uint64_t next() {  // splitmix64
+    uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+
+  uint64_t state_;
 };
 
 /// Calls fn.template operator()<T>() with the C++ type of a dtype that can be reduced.
@@ -122,14 +128,6 @@ void with_type(at::ScalarType dtype, F&& fn) {
 }
 
 /// The same numbers for the same seed, on every machine.
-inline at::Tensor random_tensor(at::IntArrayRef shape, at::ScalarType dtype, uint64_t seed) {
-  at::Tensor result = at::empty(shape, at::TensorOptions().dtype(dtype));
-  RandomNumbers random(seed);
-  with_type(dtype, [&]<class T>() {
-    T* data = result.data_ptr<T>();
-    for (int64_t i = 0; i < result.numel(); ++i) data[i] = random.of<T>();
-  });
-  return result;
-}
+at::Tensor random_tensor(at::IntArrayRef shape, at::ScalarType dtype, uint64_t seed);
 
 }  // namespace tutti::test

@@ -562,7 +562,7 @@ TEST(OptimizerSizes, large_parameters) {
       Twin<LargeImpl, SGD, SGDOptions> twin(strategy, SGDOptions(0.01).momentum(0.9),
                                             {.fused = fused});
       for (uint64_t step = 0; step < 3; ++step) {
-        const Batch x = make_batch(n, step, at::kDouble, 600);
+        const Batch x = make_batch(n, step + 1, at::kDouble, 600);
         twin.strategy.run([&] {
           if (step == 1) {
             twin.model->zero_grad();  // in place: the gradient is in the bucket
@@ -621,6 +621,44 @@ TEST(OptimizerMemory, central_storage_has_one_copy_of_parameters_and_state) {
       EXPECT_EQ(leaves.size(), static_cast<size_t>(replicas));
     }
   }
+}
+
+TEST(OptimizerMemory, states_are_those_of_the_plain_optimizer) {
+  const Strategy strategy = mirrored(2);
+  torch::manual_seed(3);
+  auto model = replicate<torch::nn::LinearImpl>(strategy, 5, 3);
+  model.to(at::kDouble);
+  torch::nn::Linear plain(5, 3);
+  plain->to(at::kDouble);
+  {
+    const torch::NoGradGuard no_grad;
+    plain->weight.copy_(model.primary().weight);
+    plain->bias.copy_(model.primary().bias);
+  }
+  DistributedOptimizer<Adam> optimizer(model, AdamOptions(0.01));
+  Adam plain_optimizer(plain->parameters(), AdamOptions(0.01));
+  EXPECT_TRUE(optimizer.states_of("weight").empty()) << "before the first update";
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor x = torch::randn({8, 5}, at::kDouble);
+    strategy.run([&] {
+      const at::Tensor part = x.narrow(0, 4 * my_id(), 4);
+      optimizer.minimize(average_loss(model->forward(part).square().sum(1)));
+    });
+    plain_optimizer.zero_grad();
+    plain->forward(x).square().sum(1).mean().backward();
+    plain_optimizer.step();
+  }
+  for (const auto& each : plain->named_parameters()) {
+    const auto key = c10::guts::to_string(each.value().unsafeGetTensorImpl());
+    const auto& expected =
+        static_cast<const torch::optim::AdamParamState&>(*plain_optimizer.state().at(key));
+    const std::vector<at::Tensor> states = optimizer.states_of(each.key());
+    ASSERT_EQ(states.size(), 2U) << each.key();
+    EXPECT_TRUE(at::allclose(states[0], expected.exp_avg(), 1e-12, 1e-15)) << each.key();
+    EXPECT_TRUE(at::allclose(states[1], expected.exp_avg_sq(), 1e-12, 1e-15)) << each.key();
+    EXPECT_EQ(states[0].sizes(), each.value().sizes());
+  }
+  EXPECT_TUTTI_ERROR(optimizer.states_of("wait"), ErrorCode::kNotFound, "wait");
 }
 
 }  // namespace tutti::optimizer_options_test

@@ -21,14 +21,6 @@ constexpr std::chrono::microseconds kSpinTime{100};
 constexpr int kSpinsBetweenLooks = 64;
 constexpr int kYields = 30;
 
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 long futex(const std::atomic<uint32_t>* word, int operation, uint32_t value,
            const timespec* timeout) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));

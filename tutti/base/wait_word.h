@@ -21,6 +21,15 @@ enum class WaitMode {
   kYield,  ///< Offer the core to others a few times: more parties than cores.
 };
 
+/// For loops that poll: lets the core rest for a moment.
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 /// Thread-safe. Everything written before bump() is visible after a wait that
 /// the bump ended.
 class WaitWord {

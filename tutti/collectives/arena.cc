@@ -19,14 +19,12 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// Eight classes between two powers of two: blocks that differ a little in size,
-// as ragged batches make them, share a class at the cost of at most an eighth.
-size_t size_class(size_t bytes) {
+}  // namespace
+
+size_t internal::block_bytes(size_t bytes) {
   const size_t step = std::max(kPage, std::bit_floor(bytes) / 8);
   return (bytes + step - 1) / step * step;
 }
-
-}  // namespace
 
 at::Tensor Arena::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
@@ -53,7 +51,7 @@ class HeapArena::Pool : public std::enable_shared_from_this<Pool> {
   }
 
   std::shared_ptr<void> take(size_t bytes) {
-    const size_t rounded = size_class(bytes);
+    const size_t rounded = internal::block_bytes(bytes);
     void* block = reuse(rounded);
     if (block == nullptr) block = map(rounded);
     return {block, [self = shared_from_this(), rounded](void* p) { self->put_back(p, rounded); }};

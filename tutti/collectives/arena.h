@@ -18,6 +18,15 @@ namespace tutti {
 /// From this size on a result is worth taking from an arena: its pages are warm.
 inline constexpr size_t kArenaAboveBytes = 64 << 10;
 
+namespace internal {
+
+/// The size of the block for so many bytes. Eight classes between two powers of two: blocks that
+/// differ a little in size, as ragged batches make them, share a class at the cost of at most an
+/// eighth.
+size_t block_bytes(size_t bytes);
+
+}  // namespace internal
+
 /// Thread-safe.
 class Arena {
  public:

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kHostChunkBytes = 256 << 10;
 constexpr size_t kMinHostChunkBytes = 64 << 10;
 constexpr size_t kRemoteChunkBytes = 1 << 20;
-constexpr size_t kHostDepth = 1;
+constexpr size_t kHostDepth = 2;
 constexpr size_t kRemoteDepth = 4;
 
 // What the links need as long as they live; links die first.
@@ -59,14 +59,14 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   const bool use_host = options.implementation != CommunicationImplementation::kGrpc;
   auto backends = std::make_shared<Backends>();
   backends->remote = options.remote;
-  std::shared_ptr<Arena> arena;
+  std::shared_ptr<Arena> shared;
   if (use_host) {
     backends->host = std::make_unique<internal::HostMesh>(internal::HostMesh::Options{
         options.rank, size, options.epoch, kGroupChannels, options.segment_bytes});
     backends->host->connect(options.gather, deadline);
-    arena = std::make_shared<internal::SegmentArena>(backends->host->segment());
-  } else {
-    arena = std::make_shared<HeapArena>();
+    if (const auto& segment = backends->host->segment()) {
+      shared = std::make_shared<internal::SegmentArena>(segment);
+    }
   }
   std::vector<int> near;
   std::vector<int> far;
@@ -85,10 +85,13 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
                 reason,
                 ". Use kAuto or kGrpc for workers on different machines or of other users."));
   }
-  // Every rank must know whether somebody needs the network: parts are cut alike everywhere.
+  // Every rank must know who needs what anywhere: parts are cut alike everywhere.
   bool any_far = false;
-  for (const std::string& each : options.gather(far.empty() ? "0" : "1")) {
-    any_far = any_far || each != "0";
+  bool any_near = false;
+  const auto has = [](const std::vector<int>& ranks) { return ranks.empty() ? '0' : '1'; };
+  for (const std::string& each : options.gather(std::string{has(far), has(near)})) {
+    any_far = any_far || each.starts_with('1');
+    any_near = any_near || each.ends_with('1');
   }
   if (any_far) {
     if (options.remote == nullptr) {
@@ -111,11 +114,12 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   made.wait_mode =
       threads <= static_cast<size_t>(usable_cores()) ? WaitMode::kSpin : WaitMode::kYield;
   made.chunk_bytes = any_far ? kRemoteChunkBytes : host_chunk_bytes(size);
+  if (any_near) made.chunk_bytes = std::min(made.chunk_bytes, internal::Segment::kStagedBytes);
   made.depth = any_far ? kRemoteDepth : kHostDepth;
   made.has_remote = any_far;
   made.timeout = options.timeout;
   made.description = describe_links(near, far, reason);
-  return std::make_shared<WorkerGroup>(std::move(made), std::move(links), std::move(arena),
+  return std::make_shared<WorkerGroup>(std::move(made), std::move(links), std::move(shared),
                                        std::move(backends));
 }
 

@@ -20,16 +20,10 @@ constexpr int kYields = 50;
 constexpr int kPauses = 64;  // between two looks at the clock
 // How long a sleep lasts before the other ranks are looked at: they may have given up.
 constexpr std::chrono::milliseconds kSlice{5};
+// A peer that reads takes what is under way in no time; others are not waited for.
+constexpr std::chrono::milliseconds kPatience{500};
 constexpr int kNobody = -1;
 constexpr uint32_t kAdvancesBetweenLooks = 64;
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 class ArmedLink {
  public:
@@ -45,17 +39,16 @@ class ArmedLink {
   const uint32_t armed_;
 };
 
-std::string in_step(const WorkerGroup& group) {
-  return group.step() == 0 ? "" : message(" in step ", group.step());
-}
-
 }  // namespace
 
 // ---- WorkerGroup
 
-WorkerGroup::WorkerGroup(Options options, Links links, std::shared_ptr<Arena> arena,
+WorkerGroup::WorkerGroup(Options options, Links links, std::shared_ptr<Arena> shared,
                          std::shared_ptr<void> keep)
-    : options_(std::move(options)), keep_(std::move(keep)), arena_(std::move(arena)) {
+    : options_(std::move(options)),
+      keep_(std::move(keep)),
+      shared_(std::move(shared)),
+      arena_(std::make_shared<HeapArena>()) {
   TUTTI_CHECK(links.size() == kGroupChannels);
   for (auto& each : links) {
     TUTTI_CHECK(each.size() == options_.names.size());
@@ -65,10 +58,10 @@ WorkerGroup::WorkerGroup(Options options, Links links, std::shared_ptr<Arena> ar
 
 WorkerGroup::~WorkerGroup() = default;
 
-void WorkerGroup::abort(ErrorCode code, const std::string& text) {
+bool WorkerGroup::abort(ErrorCode code, const std::string& text) {
   {
     const MutexLock lock(mutex_);
-    if (error_ != nullptr) return;
+    if (error_ != nullptr) return false;
     error_ = std::make_exception_ptr(Error(code, text));
     aborted_.store(true, std::memory_order_release);
   }
@@ -76,9 +69,10 @@ void WorkerGroup::abort(ErrorCode code, const std::string& text) {
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) first.link(r).abort(code, text);
   }
+  return true;
 }
 
-void WorkerGroup::fail(const Error& error) { abort(error.code(), error.what()); }
+bool WorkerGroup::fail(const Error& error) { return abort(error.code(), error.what()); }
 
 void WorkerGroup::throw_if_aborted() {
   if (!aborted_.load(std::memory_order_acquire)) return;
@@ -111,12 +105,12 @@ Transfer::Transfer(Communicator& communicator, const Operation& operation, Deadl
 Transfer::~Transfer() {
   if (done_) return;
   communicator_.end();
-  communicator_.group().abort(
-      ErrorCode::kCancelled,
-      message(communicator_.group().name(communicator_.rank()), " left ", fingerprint_.describe(),
-              " before it was done", in_step(communicator_.group()), "."));
+  communicator_.group().abort(ErrorCode::kCancelled,
+                              message(communicator_.group().name(communicator_.rank()), " left ",
+                                      fingerprint_.describe_with_step(), " before it was done."));
+  const Deadline patience = Deadline::after(kPatience);
   for (int r = 0; r < communicator_.size(); ++r) {
-    if (r != communicator_.rank()) communicator_.link(r).discard();
+    if (r != communicator_.rank()) communicator_.link(r).discard(patience);
   }
 }
 
@@ -202,21 +196,22 @@ Fingerprint Communicator::begin(const Operation& operation) {
                 "Communicator: an operation was begun while another one of the same channel is not "
                 "done. Wait for it first.");
   }
-  Fingerprint fingerprint = make_fingerprint(operation, group_.options().epoch);
+  Operation described = operation;
+  if (described.step == 0) described.step = group_.step();
+  Fingerprint fingerprint = make_fingerprint(described, group_.options().epoch);
   fingerprint.number = operations_.fetch_add(1, std::memory_order_relaxed);
-  fingerprint.step = group_.step();
   log_.add(fingerprint);
   busy_ = true;
   return fingerprint;
 }
 
 void Communicator::post(int rank, const Fingerprint& fingerprint, uint64_t tag, uint64_t total,
-                        Link::Pieces pieces) {
+                        Link::Pieces pieces, Link::Use use) {
   const auto peer = static_cast<size_t>(rank);
   uint64_t bytes = 0;
   for (const auto& piece : pieces) bytes += piece.size();
   bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
-  links_[peer]->post({fingerprint.hash, posted_[peer]++, total, tag}, fingerprint, pieces);
+  links_[peer]->post({fingerprint.hash, posted_[peer]++, total, tag}, fingerprint, pieces, use);
 }
 
 const Incoming* Communicator::peek(int rank, const Fingerprint& fingerprint) {
@@ -232,13 +227,21 @@ const Incoming* Communicator::peek(int rank, const Fingerprint& fingerprint) {
 
 void Communicator::pop(int rank) {
   const auto peer = static_cast<size_t>(rank);
+  Link& link = *links_[peer];
+  if (link.shares_memory() && link.peek()->bytes.size() > Link::kCopiedBytes) {
+    // A rank that gives up takes back the memory that it has lent: what was read may be anything.
+#if !defined(__SANITIZE_THREAD__)  // which knows no fences
+    std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+    if (link.reported_failure()) group_.check();
+  }
   ++popped_[peer];
-  links_[peer]->pop();
+  link.pop();
 }
 
 std::byte* Communicator::scratch(size_t bytes) {
   if (!scratch_.defined() || scratch_.nbytes() < bytes) {
-    scratch_ = group_.arena()->empty({static_cast<int64_t>(bytes)}, at::kByte);
+    scratch_ = group_.shared_->empty({static_cast<int64_t>(bytes)}, at::kByte);
   }
   return static_cast<std::byte*>(scratch_.data_ptr());
 }
@@ -251,25 +254,31 @@ void Communicator::check_alive(int missing, const Fingerprint& fingerprint) {
     const std::optional<PeerFailure> failure = link(r).failure();
     if (!failure || (!failure->reported && r != missing)) continue;
     const std::string text =
-        failure->reported
-            ? failure->text
-            : message(group_.name(r), " is gone: ", failure->text, " This was noticed during ",
-                      fingerprint.describe(), in_step(group_), " by ", group_.name(rank()),
-                      ". Start the job again.");
-    group_.fail(Error(failure->code, text));
+        failure->reported ? failure->text
+                          : message(group_.name(r), " is gone: ", failure->text,
+                                    " This was noticed during ", fingerprint.describe_with_step(),
+                                    " by ", group_.name(rank()), ". Start the job again.");
+    const bool is_news = group_.fail(Error(failure->code, text));
+    if (is_news && failure->code == ErrorCode::kFailedPrecondition) log_operations();
     group_.throw_if_aborted();
   }
 }
 
-void Communicator::throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs) {
-  const std::string text = message(
-      "ranks do not do the same: ", group_.name(this->rank()), " does ", mine.describe(),
-      " (operation ", mine.number, " of its channel), but ", group_.name(rank), " does ",
-      theirs.describe(), " (operation ", theirs.number, ")", in_step(group_),
-      theirs.epoch != mine.epoch ? ". They do not belong to the same group" : "",
-      ". Every worker must make the same calls in the same order, with equal types and shapes.");
+void Communicator::log_operations() const {
   log(LogLevel::kError,
-      message("the last operations of ", group_.name(this->rank()), ":\n", log_.describe()));
+      message("the last operations of ", group_.name(rank()), ":\n", log_.describe()));
+}
+
+void Communicator::throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs) {
+  const bool same_call = mine.describe() == theirs.describe() && mine.step != theirs.step;
+  const std::string text = message(
+      "ranks do not do the same: ", group_.name(this->rank()), " does ", mine.describe_with_step(),
+      " (operation ", mine.number, " of its channel), but ", group_.name(rank), " does ",
+      theirs.describe_with_step(), " (operation ", theirs.number, ")",
+      theirs.epoch != mine.epoch ? ". They do not belong to the same group" : "",
+      ". Every worker must make the same calls in the same order, with equal types and shapes",
+      same_call ? ": one has left out a call, or a whole run." : ".");
+  log_operations();
   group_.fail(Error(ErrorCode::kFailedPrecondition, text));
   group_.throw_if_aborted();
   throw Error(ErrorCode::kInternal, text);
@@ -278,13 +287,12 @@ void Communicator::throw_mismatch(int rank, const Fingerprint& mine, const Finge
 void Communicator::throw_timeout(int rank, const Fingerprint& fingerprint) {
   const uint64_t seen = seen_in_[static_cast<size_t>(rank)];
   const std::string text = message(
-      group_.name(rank), " did not come to ", fingerprint.describe(), " (operation ",
-      fingerprint.number, " of its channel)", in_step(group_), " before the deadline, noticed by ",
+      group_.name(rank), " did not come to ", fingerprint.describe_with_step(), " (operation ",
+      fingerprint.number, " of its channel) before the deadline, noticed by ",
       group_.name(this->rank()), ". It was last seen in ",
       seen == 0 ? "no operation of this channel" : log_.describe(seen - 1),
       ". Either it is stuck, or it makes other calls than this one.");
-  log(LogLevel::kError,
-      message("the last operations of ", group_.name(this->rank()), ":\n", log_.describe()));
+  log_operations();
   group_.fail(Error(ErrorCode::kUnavailable, text));
   group_.throw_if_aborted();
   throw Error(ErrorCode::kInternal, text);

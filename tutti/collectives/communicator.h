@@ -57,8 +57,9 @@ class WorkerGroup {
   /// Of each channel, of each rank; that of the own rank is null.
   using Links = std::vector<std::vector<std::unique_ptr<Link>>>;
 
-  /// `keep` is whatever the links need, and dies after them.
-  WorkerGroup(Options options, Links links, std::shared_ptr<Arena> arena,
+  /// `shared` is memory that peers on this machine can read; null if there are none. `keep` is
+  /// whatever the links need, and dies after them.
+  WorkerGroup(Options options, Links links, std::shared_ptr<Arena> shared,
               std::shared_ptr<void> keep);
   ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
@@ -71,12 +72,12 @@ class WorkerGroup {
 
   Communicator& channel(GroupChannel which) { return *channels_[static_cast<size_t>(which)]; }
 
-  /// Memory that peers on this machine can read: what lies there is sent without a copy.
+  /// Memory for what will be reduced.
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
   /// Ends all operations of all ranks, now and later, with an error of this code. The first call
-  /// decides; `text` says who gave up and why.
-  void abort(ErrorCode code, const std::string& text);
+  /// decides, and returns true; `text` says who gave up and why.
+  bool abort(ErrorCode code, const std::string& text);
 
   /// Throws what abort() was called with, here or, as far as it is known, by a peer.
   void throw_if_aborted();
@@ -94,10 +95,11 @@ class WorkerGroup {
  private:
   friend class Communicator;
 
-  void fail(const Error& error);
+  bool fail(const Error& error);
 
   const Options options_;
   std::shared_ptr<void> keep_;
+  std::shared_ptr<Arena> shared_;
   std::shared_ptr<Arena> arena_;
   std::vector<std::unique_ptr<Communicator>> channels_;
   std::atomic<uint64_t> step_{0};
@@ -120,6 +122,9 @@ class Transfer {
   /// though it looks only now and then whether peers are gone.
   bool advance();
 
+  /// For one that was begun long before it is waited for.
+  void set_deadline(Deadline deadline) { deadline_ = deadline; }
+
   /// Until it is done. Throws kUnavailable when a peer is gone or the deadline has passed,
   /// kFailedPrecondition when ranks do not do the same, kCancelled when a rank gave up.
   void wait();
@@ -138,7 +143,7 @@ class Transfer {
   bool poll(int* missing);
   bool poll_or_throw(int* missing);
 
-  const Deadline deadline_;
+  Deadline deadline_;
   uint32_t advances_ = 0;
   bool done_ = false;
 };
@@ -196,18 +201,15 @@ class Communicator {
 
   /// Sends a part of the operation.
   void post(int rank, const Fingerprint& fingerprint, uint64_t tag, uint64_t total,
-            Link::Pieces pieces);
+            Link::Pieces pieces, Link::Use use = Link::Use::kOnce);
 
   /// The next message of the rank, or null. Throws kFailedPrecondition, on this rank and through an
   /// abort on all others, if it is not a part of this operation.
   const Incoming* peek(int rank, const Fingerprint& fingerprint);
   void pop(int rank);
 
-  /// Throws when a rank has given up, or `missing`, which this one waits for, is gone.
-  void check_alive(int missing, const Fingerprint& fingerprint);
-  [[noreturn]] void throw_timeout(int missing, const Fingerprint& fingerprint);
-
-  /// Memory of the arena for the operation under way; the next one may get the same.
+  /// Memory that peers on this machine can read, for the operation under way; the next one may get
+  /// the same. Only if there are such peers.
   std::byte* scratch(size_t bytes);
 
  private:
@@ -215,6 +217,9 @@ class Communicator {
 
   Fingerprint begin(const Operation& operation);
   void end() { busy_ = false; }
+  void check_alive(int missing, const Fingerprint& fingerprint);
+  void log_operations() const;
+  [[noreturn]] void throw_timeout(int missing, const Fingerprint& fingerprint);
   [[noreturn]] void throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs);
 
   WorkerGroup& group_;

@@ -6,8 +6,10 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,6 +74,22 @@ class GradientReducer {
   /// How many there are; 0 at first. Not during a step.
   virtual void set_num_flags(size_t count) { (void)count; }
 
+  /// Numbers that all workers must have alike, bit by bit: set by replica 0 before finish().
+  virtual void set_statement(std::span<const double> numbers) { (void)numbers; }
+
+  /// After finish(): two workers whose statements differ, and the first number that does.
+  struct Disagreement {
+    std::array<std::string, 2> workers;
+    size_t number = 0;
+    std::array<double, 2> values = {};
+  };
+  virtual std::optional<Disagreement> disagreement() const { return std::nullopt; }
+
+  /// Bytes that travel beside the gradients of the next finish(), and those of each worker after
+  /// it. By replica 0; both are empty if there are no other workers.
+  virtual std::vector<std::byte>& attachment() { return no_bytes_; }
+  virtual std::vector<std::span<const std::byte>> attachments() const { return {}; }
+
   /// Forgets a step that was not finished. No other call may be in progress.
   virtual void reset() = 0;
 
@@ -84,6 +102,7 @@ class GradientReducer {
   std::vector<GradientBucket> buckets_;
   std::vector<GradientChunk> chunks_;
   std::vector<size_t> first_chunk_;
+  std::vector<std::byte> no_bytes_;
 };
 
 }  // namespace tutti

@@ -59,9 +59,16 @@ class Link {
   /// The most bytes that post() takes at once.
   virtual size_t max_message_bytes() const = 0;
 
+  /// What happens to memory that is given to post().
+  enum class Use : uint8_t {
+    kOnce,     ///< It may be read where it lies.
+    kAndWrite  ///< It is written soon after: better copied, if that is possible on the way.
+  };
+
   /// Sends the pieces as one message. The memory of larger ones must not change until drained().
   /// Never waits; only if can_post().
-  virtual void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces) = 0;
+  virtual void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
+                    Use use) = 0;
 
   /// The oldest message that was not popped, if it has arrived; null otherwise.
   virtual const Incoming* peek() = 0;
@@ -72,9 +79,9 @@ class Link {
   /// Whether nobody reads the memory given to post() any more.
   virtual bool drained() = 0;
 
-  /// After a failure: sees to it that nobody of this process reads that memory any more, at the
-  /// cost of the connection if need be.
-  virtual void discard() {}
+  /// After a failure: sees to it that nobody of this process reads that memory any more. Until
+  /// `patience` the peer may take it; then it costs the connection.
+  virtual void discard(const Deadline& patience) { (void)patience; }
 
   /// To sleep: arm(), look once more whether there is something to do, then park() with what arm()
   /// returned, which ends when there may be news from the peer, or at `until`; then disarm().
@@ -92,10 +99,8 @@ class Link {
   /// Tells the peer that this rank gives up, and why. Best effort; never waits long.
   virtual void abort(ErrorCode code, const std::string& text) = 0;
 
-  /// Whether the address lies in memory that the peer can read.
-  virtual bool reaches(const void* memory) const = 0;
-
-  /// Whether there is such memory: that of the group's arena.
+  /// Whether the peer can read memory of this process, that of WorkerGroup::shared(): messages that
+  /// lie there are not copied.
   virtual bool shares_memory() const { return false; }
 };
 

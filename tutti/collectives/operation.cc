@@ -20,7 +20,7 @@ uint64_t hash_of(const Operation& operation, uint64_t epoch) {
   const auto op = operation.op ? static_cast<uint64_t>(*operation.op) + 1 : 0;
   const auto dtype = operation.dtype ? static_cast<uint64_t>(*operation.dtype) + 1 : 0;
   const uint64_t small = static_cast<uint64_t>(operation.kind) << 48 | op << 40 | dtype << 32;
-  uint64_t hash = mixed(0x243f6a8885a308d3, epoch);
+  uint64_t hash = mixed(mixed(0x243f6a8885a308d3, epoch), operation.step);
   hash = mixed(hash, small | static_cast<uint32_t>(operation.sizes.size()));
   for (const int64_t size : operation.sizes) hash = mixed(hash, static_cast<uint64_t>(size));
   size_t i = 0;
@@ -71,6 +71,7 @@ Fingerprint make_fingerprint(const Operation& operation, uint64_t epoch) {
   Fingerprint result = kEmpty;
   result.hash = hash_of(operation, epoch);
   result.epoch = epoch;
+  result.step = operation.step;
   result.kind = operation.kind;
   if (operation.op) result.op = static_cast<uint8_t>(*operation.op);
   if (operation.dtype) result.dtype = static_cast<uint8_t>(*operation.dtype);
@@ -99,6 +100,10 @@ std::string Fingerprint::describe() const {
   return text;
 }
 
+std::string Fingerprint::describe_with_step() const {
+  return step == 0 ? describe() : message(describe(), " in step ", step);
+}
+
 void OperationLog::add(const Fingerprint& fingerprint) {
   Fingerprint& entry = ring_[count_ % kKept];
   entry = fingerprint;
@@ -108,14 +113,14 @@ void OperationLog::add(const Fingerprint& fingerprint) {
 std::string OperationLog::describe() const {
   std::string text;
   for (uint64_t i = count_ > kKept ? count_ - kKept : 0; i < count_; ++i) {
-    text += message("  ", i, ": ", ring_[i % kKept].describe(), "\n");
+    text += message("  ", i, ": ", ring_[i % kKept].describe_with_step(), "\n");
   }
   return text;
 }
 
 std::string OperationLog::describe(uint64_t number) const {
   if (number >= count_ || number + kKept < count_) return message("operation ", number);
-  return message(ring_[number % kKept].describe(), " (operation ", number, ")");
+  return message(ring_[number % kKept].describe_with_step(), " (operation ", number, ")");
 }
 
 }  // namespace tutti

@@ -35,6 +35,7 @@ struct Operation {
   c10::optional<at::ScalarType> dtype = c10::nullopt;
   c10::IntArrayRef sizes = {};  ///< Of what all ranks have alike.
   c10::optional<ReduceOp> op = c10::nullopt;
+  uint64_t step = 0;  ///< Of training; 0 stands for the one that the group is in.
 };
 
 /// The same in fixed size, with a hash of all that must be equal. Trivially copyable: it is sent as
@@ -48,7 +49,7 @@ struct Fingerprint {
   uint64_t hash = 0;
   uint64_t epoch = 0;
   uint64_t number = 0;  ///< Which operation of its channel it is; not part of the hash.
-  uint64_t step = 0;    ///< Of training, where the caller counts; not part of the hash.
+  uint64_t step = 0;    ///< A rank that leaves out a step must not be taken for one that is late.
   OperationKind kind = OperationKind::kExchange;
   uint8_t op = kNone;
   uint8_t dtype = kNone;
@@ -59,6 +60,8 @@ struct Fingerprint {
 
   /// `all_reduce(kSum) of float32[3, 4] "dense/weight"`. Safe for bytes from anywhere.
   std::string describe() const;
+  /// The same with " in step 7", if there are steps.
+  std::string describe_with_step() const;
 };
 static_assert(sizeof(Fingerprint) == 120);
 

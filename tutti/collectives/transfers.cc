@@ -12,6 +12,8 @@
 namespace tutti {
 namespace {
 
+constexpr uint64_t kMaxTotalBytes = uint64_t{1} << 40;
+
 using Bytes = std::span<const std::byte>;
 
 class ByteTransfer final : public Transfer {
@@ -54,9 +56,8 @@ class ByteTransfer final : public Transfer {
     Link& link = communicator_.link(out.rank);
     while (!out.all_posted) {
       if (!link.can_post()) return false;
-      const bool whole = !out.bytes.empty() && link.reaches(out.bytes.data());
-      const size_t limit = whole ? out.bytes.size() : link.max_message_bytes();
-      const Bytes piece = out.bytes.subspan(out.sent, std::min(limit, out.bytes.size() - out.sent));
+      const Bytes piece = out.bytes.subspan(
+          out.sent, std::min(link.max_message_bytes(), out.bytes.size() - out.sent));
       communicator_.post(out.rank, fingerprint_, 0, out.bytes.size(), Link::Pieces(&piece, 1));
       out.sent += piece.size();
       out.all_posted = out.sent == out.bytes.size();
@@ -64,9 +65,20 @@ class ByteTransfer final : public Transfer {
     return link.drained();
   }
 
+  // Memory is taken before the bytes come.
+  void check_total(int rank, uint64_t total) {
+    if (total <= kMaxTotalBytes) return;
+    WorkerGroup& group = communicator_.group();
+    group.abort(ErrorCode::kInvalidArgument,
+                tutti::message(fingerprint_.describe(), ": ", group.name(rank), " wants to send ",
+                               total, " bytes; more than ", kMaxTotalBytes, " are refused."));
+    group.throw_if_aborted();
+  }
+
   bool receive(In& in) {
     while (const Incoming* message = communicator_.peek(in.rank, fingerprint_)) {
       if (!in.placed) {
+        check_total(in.rank, message->head.total);
         in.bytes = place_(in.rank, message->head.total);
         in.placed = true;
       }

@@ -14,9 +14,10 @@ namespace tutti {
 namespace {
 
 // Up to here every rank sends its nodes to every other: one exchange instead of two.
-constexpr size_t kWholeBytes = 16 << 10;
-// From here on waiting for the last block to be read does not matter.
-constexpr int64_t kManyBlocks = 8;
+constexpr size_t kWholeBytes = Link::kCopiedBytes;
+// Of memory for results that several peers read: so much that a part of it has left their caches
+// when it is written again, which is several times faster.
+constexpr size_t kResultsBytes = 2 << 20;
 // Parts begin at cache lines.
 constexpr int64_t kLineElements = 64;
 
@@ -105,8 +106,8 @@ class AllReduceTransfer : public Transfer {
     group.throw_if_aborted();
   }
 
-  void post(int rank, uint64_t tag, Link::Pieces pieces) {
-    communicator_.post(rank, fingerprint_, tag, static_cast<uint64_t>(job_.count), pieces);
+  void post(int rank, uint64_t tag, Link::Pieces pieces, Link::Use use) {
+    communicator_.post(rank, fingerprint_, tag, static_cast<uint64_t>(job_.count), pieces, use);
   }
 
   void post_nodes(int rank, int64_t begin, int64_t count) {
@@ -114,7 +115,8 @@ class AllReduceTransfer : public Transfer {
     for (size_t i = 0; i < job_.nodes.size(); ++i) {
       pieces.push_back({node(i, begin), static_cast<size_t>(count) * in_bytes_});
     }
-    post(rank, 0, Link::Pieces(pieces.data(), pieces.size()));
+    // The result may take their place.
+    post(rank, 0, Link::Pieces(pieces.data(), pieces.size()), Link::Use::kAndWrite);
   }
 
   int first_without_message() {
@@ -148,37 +150,48 @@ class AllReduceTransfer : public Transfer {
   c10::SmallVector<const void*, 16> inputs_;
 };
 
-// Little: everybody sends all to everybody, and everybody finishes the tree.
+// Everybody sends all to everybody in one message, which is copied on the way, and everybody
+// finishes the tree.
 class WholeTransfer final : public AllReduceTransfer {
  public:
-  using AllReduceTransfer::AllReduceTransfer;
+  WholeTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction reduction,
+                const Operation& operation, Deadline deadline)
+      : AllReduceTransfer(communicator, tree, std::move(reduction), operation, deadline),
+        posted_(static_cast<size_t>(workers_)) {
+    if (job_.prepare) job_.prepare(0, job_.count);
+  }
 
  private:
   int step() override {
-    if (!prepared_ && job_.prepare) job_.prepare(0, job_.count);
-    prepared_ = true;
-    for (; posted_ < workers_; ++posted_) {
-      if (posted_ == me_) continue;
-      if (!communicator_.link(posted_).can_post()) return posted_;
-      post_nodes(posted_, 0, job_.count);
-    }
-    if (!reduced_) {
+    const int blocked = post_all();
+    if (!taken_) {
       const int missing = first_without_message();
       if (missing != kDone) return missing;
-      // The network may still read the nodes, and an output may be one.
-      const int reader = first_not_drained();
-      if (reader != kDone) return reader;
       reduce(0, job_.count, job_.outputs);
       pop_all();
-      reduced_ = true;
+      taken_ = true;
       if (job_.reduced) job_.reduced(0, job_.count);
     }
-    return kDone;
+    return blocked;
   }
 
-  int posted_ = 0;
-  bool prepared_ = false;
-  bool reduced_ = false;
+  int post_all() {
+    int blocked = kDone;
+    for (int r = 0; r < workers_; ++r) {
+      bool& posted = posted_[static_cast<size_t>(r)];
+      if (r == me_ || posted) continue;
+      if (communicator_.link(r).can_post()) {
+        post_nodes(r, 0, job_.count);
+        posted = true;
+      } else {
+        blocked = r;
+      }
+    }
+    return blocked;
+  }
+
+  c10::SmallVector<bool, 8> posted_;
+  bool taken_ = false;
 };
 
 class BlockTransfer final : public AllReduceTransfer {
@@ -216,21 +229,18 @@ class BlockTransfer final : public AllReduceTransfer {
             std::min(whole.end, whole.begin + (owner + 1) * size)};
   }
 
-  // Results that no peer can read would be copied once for each of them; reduced into memory that
-  // all can read they are copied once, on the way. With one peer that saves little, and at the end
-  // the peer is waited for.
+  // A message to a rank of this machine is copied on the way. Results go to all of them, so with
+  // several they are reduced into memory that all can read.
   void choose_results(Communicator& communicator) {
-    if (workers_ == 2 && blocks_ < kManyBlocks) return;
-    const void* const output = job_.outputs[0];
-    const auto bytes = static_cast<size_t>(block_elements_ / workers_) * out_bytes_;
-    bool wanted = false;
-    for (int r = 0; r < workers_ && bytes > 0; ++r) {
-      if (r == me_ || communicator.link(r).reaches(output)) continue;
-      wanted = wanted || communicator.link(r).shares_memory();
+    int near = 0;
+    for (int r = 0; r < workers_; ++r) {
+      if (r != me_ && communicator.link(r).shares_memory()) ++near;
     }
-    if (!wanted) return;
-    result_bytes_ = bytes;
-    results_ = communicator.scratch(bytes * static_cast<size_t>(2 * depth_));
+    result_bytes_ = static_cast<size_t>(block_elements_ / workers_) * out_bytes_;
+    if (near < 2 || result_bytes_ == 0) return;
+    kept_ = std::max(2 * depth_, static_cast<int64_t>(kResultsBytes / result_bytes_));
+    results_ = communicator.scratch(result_bytes_ * static_cast<size_t>(kept_));
+    first_kept_ = static_cast<int64_t>(fingerprint_.number) * blocks_;
   }
 
   // Where the reduced part of a block lies for the others. Two blocks `depth` apart may be read at
@@ -242,7 +252,7 @@ class BlockTransfer final : public AllReduceTransfer {
       return static_cast<std::byte*>(job_.outputs[0]) +
              static_cast<size_t>(part(b, me_).begin) * out_bytes_;
     }
-    return results_ + static_cast<size_t>(b % (2 * depth_)) * result_bytes_;
+    return results_ + static_cast<size_t>((first_kept_ + b) % kept_) * result_bytes_;
   }
 
   int step() override {
@@ -286,7 +296,8 @@ class BlockTransfer final : public AllReduceTransfer {
         const Range mine = part(at.spreads, me_);
         const std::span<const std::byte> piece(
             result(at.spreads), static_cast<size_t>(mine.end - mine.begin) * out_bytes_);
-        post(rank, 1, Link::Pieces(&piece, 1));
+        post(rank, 1, Link::Pieces(&piece, 1),
+             results_ == nullptr ? Link::Use::kAndWrite : Link::Use::kOnce);
         ++at.spreads;
       }
     }
@@ -331,8 +342,10 @@ class BlockTransfer final : public AllReduceTransfer {
   int64_t prepared_ = 0;
   Cursor taken_;
   c10::SmallVector<Cursor, 8> posts_;
-  std::byte* results_ = nullptr;  // of 2 * depth_ blocks; null: they are read in the output
+  std::byte* results_ = nullptr;  // of kept_ blocks; null: they are read in the output
   size_t result_bytes_ = 0;
+  int64_t kept_ = 0;
+  int64_t first_kept_ = 0;  // goes on from one reduction to the next
 };
 
 }  // namespace
@@ -355,6 +368,20 @@ WorkerTree::WorkerTree(int workers, int local_replicas) : local_(local_replicas)
 std::span<const TreeNode> WorkerTree::nodes(int worker) const {
   const size_t first = first_node(worker);
   return std::span(tree_->nodes()).subspan(first, first_node(worker + 1) - first);
+}
+
+void reduce_own_nodes(const WorkerTree& tree, int worker, ReduceOp op, at::ScalarType dtype,
+                      c10::ArrayRef<const void*> inputs, c10::ArrayRef<const void*> nodes,
+                      int64_t begin, int64_t end) {
+  const std::span<const TreeNode> own = tree.nodes(worker);
+  const int first = worker * tree.local_replicas();
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto from = static_cast<size_t>(own[i].begin - first);
+    const auto count = static_cast<size_t>(own[i].end - own[i].begin);
+    if (count == 1 && nodes[i] == inputs[from]) continue;
+    reduce_to_node(op, dtype, std::span<const void* const>(inputs.data() + from, count),
+                   const_cast<void*>(nodes[i]), begin, end);
+  }
 }
 
 std::unique_ptr<Transfer> start_all_reduce(Communicator& communicator, const WorkerTree& tree,

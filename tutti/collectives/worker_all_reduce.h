@@ -57,12 +57,17 @@ struct WorkerReduction {
   c10::SmallVector<const void*, 4> nodes = {};
   /// All get the result. One may be a node, if the dtypes are equal.
   c10::SmallVector<void*, 4> outputs = {};
-
   /// Called before elements [begin, end) of the nodes are first read; may be empty.
   std::function<void(int64_t begin, int64_t end)> prepare = nullptr;
   /// Called when elements [begin, end) of the outputs are there; may be empty.
   std::function<void(int64_t begin, int64_t end)> reduced = nullptr;
 };
+
+/// Computes elements [begin, end) of the nodes of a worker from its local replicas. A node that is
+/// one replica, and lies where that replica's input does, is left as it is.
+void reduce_own_nodes(const WorkerTree& tree, int worker, ReduceOp op, at::ScalarType dtype,
+                      c10::ArrayRef<const void*> inputs, c10::ArrayRef<const void*> nodes,
+                      int64_t begin, int64_t end);
 
 /// Begins a reduction; operation.kind, op and dtype are filled in. The reduction is moved on by the
 /// transfer's advance() and wait().

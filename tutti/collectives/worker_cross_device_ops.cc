@@ -13,13 +13,14 @@
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/internal/worker_gradient_reducer.h"
+#include "tutti/collectives/packing.h"
 #include "tutti/collectives/sparse_reduction.h"
 #include "tutti/nest/leaf.h"
 
 namespace tutti {
 namespace {
 
-// Tensors up to here travel together.
+// Larger tensors gain nothing from company, and would be copied for it.
 constexpr int64_t kPackUpToBytes = 256 << 10;
 // Before the elements of a gathered tensor; keeps them aligned.
 constexpr size_t kGatherHeadBytes = 64;
@@ -75,15 +76,8 @@ void WorkerCrossDeviceOps::reduce_part(ReduceOp op, const Part& part,
     }
   }
   job.outputs.assign(part.outputs.begin(), part.outputs.end());
-  job.prepare = [&, nodes_memory = job.nodes](int64_t from, int64_t to) {
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      const auto begin = static_cast<size_t>(nodes[i].begin - first);
-      const auto end = static_cast<size_t>(nodes[i].end - first);
-      if (nodes_memory[i] == part.inputs[begin] && end - begin == 1) continue;
-      reduce_to_node(op, part.dtype,
-                     std::span<const void* const>(part.inputs.data() + begin, end - begin),
-                     const_cast<void*>(nodes_memory[i]), from, to);
-    }
+  job.prepare = [&, memory = job.nodes](int64_t from, int64_t to) {
+    reduce_own_nodes(part.tree, group_->rank(), op, part.dtype, part.inputs, memory, from, to);
   };
   Operation operation;
   operation.name = part.name;
@@ -122,33 +116,32 @@ void WorkerCrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
     const at::ScalarType dtype = batch.like(t).scalar_type();
     return reduced_dtype(batch.op(), dtype) == dtype && batch.like(t).device().is_cpu();
   };
+  const auto is_small = [&](size_t t) {
+    return is_plain(t) && static_cast<int64_t>(batch.like(t).nbytes()) < kPackUpToBytes;
+  };
   for (size_t first = 0; first < batch.tensors();) {
-    size_t last = first + 1;
     if (!is_plain(first)) {
       std::vector<at::Tensor> parts;
       for (size_t r = 0; r < batch.replicas(); ++r) parts.push_back(batch.input(r, first));
       const at::Tensor reduced =
           do_reduce(batch.op(), PerReplica<at::Tensor>(std::move(parts)), options);
       for (size_t r = 0; r < batch.replicas(); ++r) batch.output(r, first).copy_(reduced);
-      first = last;
+      ++first;
       continue;
     }
-    auto total = static_cast<int64_t>(batch.like(first).nbytes());
-    const int64_t limit = options.bytes_per_pack > 0
-                              ? std::min(options.bytes_per_pack, kPackUpToBytes)
-                              : kPackUpToBytes;
-    while (last < batch.tensors() && is_plain(last) &&
-           batch.like(last).scalar_type() == batch.like(first).scalar_type()) {
-      total += static_cast<int64_t>(batch.like(last).nbytes());
-      if (total > limit) break;
-      ++last;
+    std::vector<int64_t> bytes;  // of those that may travel together
+    for (size_t t = first; t < batch.tensors() && is_small(t) &&
+                           batch.like(t).scalar_type() == batch.like(first).scalar_type();
+         ++t) {
+      bytes.push_back(static_cast<int64_t>(batch.like(t).nbytes()));
     }
-    if (last - first == 1) {
-      reduce_one(batch, first, options);
+    const size_t packed = pack_end(bytes, 0, options.bytes_per_pack);
+    if (packed > 1) {
+      reduce_packed(batch, first, first + packed, options);
     } else {
-      reduce_packed(batch, first, last, options);
+      reduce_one(batch, first, options);
     }
-    first = last;
+    first += std::max(packed, size_t{1});
   }
 }
 

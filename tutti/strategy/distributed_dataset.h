@@ -39,12 +39,13 @@ class DistributedIterator {
   /// The next step; nullopt when no replica of any worker has data.
   std::optional<PerReplica<T>> get_next_as_optional() {
     std::vector<data::Element> elements;
-    if (!reader_->next(elements)) return std::nullopt;
+    int64_t global_rows = 0;
+    if (!reader_->next(elements, global_rows)) return std::nullopt;
     std::vector<T> components;
     for (data::Element& element : elements) {
       components.push_back(data::from_element<T>(std::move(element)));
     }
-    return PerReplica<T>(std::move(components));
+    return PerReplica<T>(std::move(components), global_rows);
   }
 
   /// The next step. Throws kNotFound at the end.

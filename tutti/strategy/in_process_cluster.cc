@@ -7,15 +7,18 @@
 #include <random>
 #include <utility>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/mutex.h"
 #include "tutti/base/thread.h"
+#include "tutti/base/wait_word.h"
 #include "tutti/collectives/backends.h"
 #include "tutti/collectives/grpc/factory.h"
 #include "tutti/collectives/worker_cross_device_ops.h"
 #include "tutti/device/logical_devices.h"
 #include "tutti/rpc/server.h"
 #include "tutti/strategy/internal/multi_worker_extended.h"
+#include "tutti/strategy/internal/tally.h"
 #include "tutti/strategy/replica_random.h"
 
 namespace tutti {
@@ -27,36 +30,53 @@ class Exchange {
  public:
   explicit Exchange(int workers) : texts_(static_cast<size_t>(workers)) {}
 
-  std::vector<std::string> gather(int worker, const std::string& mine) {
-    const MutexLock lock(mutex_);
-    const uint64_t round = round_;
-    texts_[static_cast<size_t>(worker)] = mine;
-    if (++arrived_ == texts_.size()) {
-      arrived_ = 0;
-      result_ = texts_;
-      ++round_;
-      changed_.notify_all();
+  std::vector<std::string> gather(int worker, const std::string& mine, const Deadline& deadline) {
+    uint64_t round = 0;
+    {
+      const MutexLock lock(mutex_);
+      round = complete_ + 1;
+      texts_[static_cast<size_t>(worker)] = mine;
+      if (++arrived_ == texts_.size()) {
+        arrived_ = 0;
+        result_ = texts_;
+        complete_ = round;
+        news_.bump();
+      }
     }
-    while (round_ == round && !failed_) changed_.wait(mutex_);
-    if (round_ == round) {
-      throw Error(ErrorCode::kCancelled, "InProcessCluster: another worker could not be started.");
+    while (true) {
+      const uint32_t seen = news_.load();
+      const bool late = deadline.passed();
+      {
+        // What all have given is handed out even if one has failed since.
+        const MutexLock lock(mutex_);
+        if (complete_ >= round) return result_;
+        if (failed_ || late) {
+          throw Error(ErrorCode::kCancelled,
+                      message("InProcessCluster: worker ", worker, " of ", texts_.size(),
+                              " cannot be connected, because another one ",
+                              failed_ ? "failed before it came; its error says why."
+                                      : "did not come before InProcessClusterOptions::timeout."));
+        }
+      }
+      news_.park(seen, deadline);
     }
-    return result_;
   }
 
   void fail() {
-    const MutexLock lock(mutex_);
-    failed_ = true;
-    changed_.notify_all();
+    {
+      const MutexLock lock(mutex_);
+      failed_ = true;
+    }
+    news_.bump();
   }
 
  private:
+  WaitWord news_;
   Mutex mutex_;
-  CondVar changed_;
   std::vector<std::string> texts_ TUTTI_GUARDED_BY(mutex_);
   std::vector<std::string> result_ TUTTI_GUARDED_BY(mutex_);
   size_t arrived_ TUTTI_GUARDED_BY(mutex_) = 0;
-  uint64_t round_ TUTTI_GUARDED_BY(mutex_) = 0;
+  uint64_t complete_ TUTTI_GUARDED_BY(mutex_) = 0;  // rounds
   bool failed_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
@@ -116,7 +136,9 @@ std::vector<std::exception_ptr> InProcessCluster::try_run(
       options.implementation = options_.communication_options.implementation;
       options.timeout = options_.communication_options.timeout.value_or(options_.timeout);
       options.connect_timeout = options_.timeout;
-      options.gather = [&](const std::string& mine) { return exchange.gather(worker, mine); };
+      options.gather = [&](const std::string& mine) {
+        return exchange.gather(worker, mine, Deadline::after(options_.timeout));
+      };
       if (options.implementation == CommunicationImplementation::kGrpc) {
         rpc::ServerOptions listening;
         listening.security.job_secret = secret;
@@ -138,7 +160,8 @@ std::vector<std::exception_ptr> InProcessCluster::try_run(
       exchange.fail();
       if (group != nullptr) {
         group->abort(ErrorCode::kCancelled,
-                     message(group->name(worker), " ended with an error outside of run()."));
+                     message(group->name(worker), " ended with an error: ",
+                             internal::text_of(errors[static_cast<size_t>(worker)])));
       }
     }
   };

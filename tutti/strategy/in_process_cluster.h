@@ -32,7 +32,7 @@ struct InProcessClusterOptions {
   std::chrono::milliseconds timeout{60'000};
 };
 
-/// Thread-safe; runs take turns.
+/// Thread-safe; each run has workers of its own.
 class InProcessCluster {
  public:
   /// Throws kInvalidArgument unless `workers` is positive.

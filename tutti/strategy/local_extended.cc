@@ -15,6 +15,7 @@ LocalExtended::LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                              int workers)
     : StrategyExtended(std::move(name), devices, worker * static_cast<int>(devices.size()),
                        workers * static_cast<int>(devices.size()), communication_options),
+      has_given_ops_(cross_device_ops != nullptr),
       cross_device_ops_(cross_device_ops != nullptr ? std::move(cross_device_ops)
                                                     : select_cross_device_ops(devices)),
       runner_(this->name(), *this, contexts(), options) {}

@@ -24,6 +24,7 @@ class LocalExtended : public StrategyExtended {
                 int workers = 1);
 
   CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
+  bool has_given_ops() const { return has_given_ops_; }  ///< Or those it selected itself.
   uint64_t failed_runs() const override { return runner_.failed_runs(); }
   int threads_per_replica() const { return runner_.threads_per_replica(); }
   const ReplicaRunnerOptions& runner_options() const { return runner_.options(); }
@@ -36,6 +37,7 @@ class LocalExtended : public StrategyExtended {
   void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override { runner_.run(fn); }
 
  private:
+  const bool has_given_ops_;
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
   ReplicaRunner runner_;
 };

@@ -38,10 +38,13 @@ MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
 
 void MirroredStrategy::configure(const ClusterSpec& cluster_spec, const std::string& task_type,
                                  int task_id) {
-  auto* const local = dynamic_cast<LocalExtended*>(&extended());
   const char* reason = nullptr;
-  if (local == nullptr || extended().num_workers() > 1) reason = "it is configured already";
   if (extended().has_variables()) reason = "it has variables already";
+  const auto* const local = dynamic_cast<const LocalExtended*>(&extended());
+  if (local != nullptr && local->has_given_ops()) {
+    reason = "it was given cross_device_ops, which combine the devices of one process only";
+  }
+  if (local == nullptr || extended().num_workers() > 1) reason = "it is configured already";
   if (extended().weak_from_this().use_count() > 1) reason = "other handles of it exist";
   if (reason != nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,

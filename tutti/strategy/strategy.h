@@ -88,13 +88,14 @@ class Strategy {
   /// divides by the number of elements of all replicas together, so that ragged
   /// batches are averaged right. A plain value is equal everywhere: kMean, kMin
   /// and kMax return it; kSum and kProduct over several replicas are
-  /// kInvalidArgument. The mean of an integer tensor is a float tensor; that of a
-  /// C++ integer is kInvalidArgument.
+  /// kInvalidArgument. Over several workers each has a plain value of its own,
+  /// and they are reduced; Mirrored ones are still equal. The mean of an integer tensor is a float
+  /// tensor; that of a C++ integer is kInvalidArgument.
   template <class V>
   auto reduce(ReduceOp op, const V& value, at::OptionalIntArrayRef axis = c10::nullopt) const;
 
   /// The tensors of all replicas concatenated along `axis` in replica order. A
-  /// plain value is returned as it is.
+  /// plain value is returned as it is; over several workers those of all are concatenated.
   template <class V>
   auto gather(const V& value, int64_t axis) const;
 

@@ -96,6 +96,12 @@ at::Tensor StrategyExtended::reduce(ReduceOp op, const PerReplica<at::Tensor>& v
   return do_reduce(op, value);
 }
 
+at::Tensor StrategyExtended::of_first_replica(const at::Tensor& local, const std::string& name) {
+  at::Tensor value = local.clone();
+  if (num_workers() > 1) take_from_first_worker(value, name);
+  return value;
+}
+
 at::Tensor StrategyExtended::gather(const PerReplica<at::Tensor>& value, int64_t axis) {
   return do_gather(value, axis);
 }

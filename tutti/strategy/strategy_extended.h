@@ -22,6 +22,7 @@
 #include "tutti/base/function_ref.h"
 #include "tutti/collectives/cross_device_ops.h"
 #include "tutti/device/device_spec.h"
+#include "tutti/strategy/input_progress.h"
 #include "tutti/strategy/internal/variable_scopes.h"
 #include "tutti/values/destinations.h"
 #include "tutti/values/replica_context.h"
@@ -35,15 +36,6 @@ struct VariableDefinition;
 namespace internal {
 class VariableRegistry;
 }
-
-/// Where an iterator of a distributed dataset is.
-struct InputProgress {
-  int64_t pass = 0;  ///< Counts the iterators that were made, in the order of the program.
-  int64_t step = 0;
-  int local_replicas_with_data = 0;
-  /// Set when the iterator is dropped: whoever waits shall give up, with any error.
-  const std::atomic<bool>* cancelled = nullptr;
-};
 
 /// StrategyExtended::update(kUngrouped, ...) returns a vector instead of a Mirrored.
 struct Ungrouped {};
@@ -94,13 +86,25 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   virtual int num_workers() const { return 1; }
   virtual int worker_index() const { return 0; }
 
-  /// How many of all replicas have data in a step; the input ends at the first step where
-  /// none has. Called once for every step by every worker, also by one whose own data have
+  /// What all replicas have in a step; the input ends at the first step where no replica has
+  /// data. Called once for every step by every worker, also by one whose own data have
   /// ended, one step ahead by the thread that reads ahead. It must not wait for ever: a
   /// worker that drops its iterator calls it no more.
-  virtual int count_replicas_with_data(const InputProgress& progress) {
-    return progress.local_replicas_with_data;
+  virtual InputTotals add_up_input(const InputProgress& progress) {
+    return {progress.local_replicas_with_data, progress.local_rows, progress.stop};
   }
+
+  /// Asks the program to stop, on all workers after the same step: the machine will be taken away,
+  /// say. Any thread, and signal handlers.
+  void request_stop() { wants_to_stop_.store(true, std::memory_order_relaxed); }
+
+  /// Whether some worker was asked to. Becomes true when a loop over a distributed dataset hands
+  /// out a step, and in the same step on every worker: save what shall be saved and leave the loop.
+  bool stop_requested() const { return stops_.load(std::memory_order_relaxed); }
+
+  /// For the reader of the input.
+  bool wants_to_stop() const { return wants_to_stop_.load(std::memory_order_relaxed); }
+  void agree_to_stop() { stops_.store(true, std::memory_order_relaxed); }
 
   /// The iterator of a pass was dropped.
   virtual void end_input_pass(int64_t pass) { (void)pass; }
@@ -109,9 +113,13 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   virtual uint64_t agree_on_seed(uint64_t mine) { return mine; }
 
   /// Bytes of every worker, in their order, given those of this one. All call it together.
-  virtual std::vector<at::Tensor> gather_from_workers(const at::Tensor& mine,
-                                                      std::string_view name) {
+  std::vector<at::Tensor> gather_from_workers(const at::Tensor& mine, std::string_view name) {
+    return gather_from_workers(mine, name, communication_options_);
+  }
+  virtual std::vector<at::Tensor> gather_from_workers(const at::Tensor& mine, std::string_view name,
+                                                      const CommunicationOptions& options) {
     (void)name;
+    (void)options;
     return {mine};
   }
 
@@ -137,6 +145,8 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   /// The reduction of one component per local replica, over all replicas.
   /// Shapes and dtypes of the components must be equal.
   at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value) override;
+
+  at::Tensor of_first_replica(const at::Tensor& local, const std::string& name) override;
 
   /// The concatenation along `axis` (0 or more), over all replicas.
   at::Tensor gather(const PerReplica<at::Tensor>& value, int64_t axis);
@@ -270,6 +280,8 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   CommunicationOptions communication_options_;
   std::atomic<int64_t> input_passes_{0};
   std::atomic<bool> has_variables_{false};
+  std::atomic<bool> wants_to_stop_{false};
+  std::atomic<bool> stops_{false};  // all workers know
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::unique_ptr<internal::VariableRegistry> variables_;
 };

@@ -146,6 +146,14 @@ class DistributedOptimizer {
   size_t parameter_bytes() const { return core_->parameter_bytes(); }
   size_t state_bytes() const { return core_->state_bytes(); }
 
+  /// Copies of what a fused optimizer keeps for a parameter, in its shape and in the order in which
+  /// update_rules/ names them: exp_avg, exp_avg_sq for Adam. None before its first update, and none
+  /// of an optimizer that is not fused: torch_optimizer() has them. Throws kNotFound for an unknown
+  /// name. Not inside run().
+  std::vector<at::Tensor> states_of(const std::string& parameter) const {
+    return core_->states_of(parameter);
+  }
+
  private:
   template <class Options>
   DistributedOptimizer(const std::shared_ptr<ReplicatedModules>& modules,

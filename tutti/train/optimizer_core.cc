@@ -26,21 +26,13 @@
 #include "tutti/train/internal/flat_parameters.h"
 #include "tutti/train/internal/flat_state.h"
 #include "tutti/train/internal/gradient_buckets.h"
+#include "tutti/train/internal/name_lists.h"
 #include "tutti/train/internal/sparse_parameters.h"
 #include "tutti/train/internal/weights.h"
 #include "tutti/train/internal/work_request.h"
 #include "tutti/train/loss.h"
 
 namespace tutti {
-namespace {
-
-std::string quoted_list(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) list += message(list.empty() ? "'" : ", '", name, "'");
-  return list;
-}
-
-}  // namespace
 
 // ---- who calls ---------------------------------------------------------------------------------
 
@@ -198,7 +190,10 @@ bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
     return false;
   }
   set_flags(replica);
+  const bool over_workers = extended_.num_workers() > 1;
+  if (over_workers && replica == 0) modules_->pack_buffers(reducer_->attachment());
   const bool handed_out = reducer_->finish(replica, reduced);
+  if (over_workers && replica == 0) modules_->take_buffers(reducer_->attachments());
   me.is_measured = with_norm && handed_out;
   return handed_out && with_update;
 }
@@ -246,9 +241,11 @@ void OptimizerCore::synchronize(CallSite site) {
   bool has_news = false;  // read where all are: the first that leaves may come upon more
   const auto work = [&] {
     has_news = news_.load(std::memory_order_relaxed) || extended_.num_workers() > 1;
+    if (replica == 0) state_settings(/*is_step=*/false, 1);
     reduce(replica, false, false);
   };
   meet(function, true, replica, site, work);
+  check_statement(replica);
   if (has_news) {
     const auto note = [this] {
       if (take_flags()) news_.store(true, std::memory_order_relaxed);
@@ -295,13 +292,13 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   const auto first = [&] {
     const bool with_update = simple && !news_.load(std::memory_order_relaxed);
     if (!fused_) compare_share(replica);
+    if (replica == 0) state_settings(/*is_step=*/true, mine.gradient_factor);
     const bool with_norm = needs_norm(mine);
     updated = reduce(replica, with_update, with_norm);
-    if (extended_.num_replicas_in_sync() > 1) {
-      modules_->synchronize_buffers(replica, replicas_.size());
-    }
+    if (extended_.num_workers() == 1) modules_->synchronize_buffers(replica, replicas_.size());
   };
   meet(function, true, replica, site, first, argument, mine.gradient_factor);
+  if (!me.is_synchronized) check_statement(replica);
   check_hashes(replica);
   check_difference(replica);
   StepResult result{.updated = true};
@@ -361,8 +358,8 @@ void OptimizerCore::note_news() {
   log(LogLevel::kWarning,
       message("DistributedOptimizer: in step ", replicas_[0].steps + 1, " backward gave ",
               missing.size() == 1 ? "this parameter" : "these parameters",
-              " no gradient on some or all replicas, which counts as zero: ", quoted_list(missing),
-              ". Each is named once."));
+              " no gradient on some or all replicas, which counts as zero: ",
+              internal::quoted_list(missing), ". Each is named once."));
 }
 
 void OptimizerCore::settle(const StepControl& control) {
@@ -442,9 +439,7 @@ std::string OptimizerCore::first_non_finite() const {
       names.push_back(flat_->name(s));
     }
   }
-  const size_t all = names.size();
-  if (all > 3) names.resize(3);
-  return quoted_list(names) + (all > 3 ? message(" and ", all - 3, " more") : "");
+  return internal::first_few(std::move(names));
 }
 
 void OptimizerCore::update_share(size_t replica) {
@@ -466,75 +461,6 @@ void OptimizerCore::update_share(size_t replica) {
     if (next >= reducer_->chunks().size()) return;
     note_difference(state_->update(reducer_->chunks()[next], me.rules, decision_.factor, me.updates,
                                    options_.check_every > 0));
-  }
-}
-
-// ---- replicas that drift apart -----------------------------------------------------------------
-//
-// Parameters of the optimizer are compared when they are updated, which has them in a cache;
-// those that it does not update by a hash, a part of them in each step.
-
-void OptimizerCore::note_difference(int64_t code) {
-  int64_t seen = different_.load(std::memory_order_relaxed);
-  // The last slot is the first parameter.
-  while (code > seen && !different_.compare_exchange_weak(seen, code, std::memory_order_relaxed)) {
-  }
-}
-
-void OptimizerCore::compare_share(size_t replica) {
-  if (options_.check_every == 0 || flat_->is_shared() || replica == 0) return;
-  for (size_t s = 0; s < flat_->layout().slots.size(); ++s) {
-    const at::Tensor& mine = flat_->parameter(replica, s);
-    const at::Tensor& first = flat_->parameter(0, s);
-    if (!mine.device().is_cpu() || !mine.is_contiguous() || !first.is_contiguous()) continue;
-    if (mine.nbytes() != first.nbytes()) continue;
-    if (!internal::same_bytes(mine.data_ptr(), first.data_ptr(), mine.nbytes())) {
-      note_difference(internal::Difference{s, replica}.code());
-    }
-  }
-}
-
-void OptimizerCore::check_difference(size_t replica) {
-  const int64_t code = different_.load(std::memory_order_relaxed);
-  if (code < 0) return;
-  const auto difference = internal::Difference::of(code);
-  throw_difference(flat_->name(difference.slot), difference.replica, replica);
-}
-
-void OptimizerCore::throw_difference(const std::string& name, size_t other, size_t replica) const {
-  throw Error(ErrorCode::kDataLoss,
-              message("DistributedOptimizer::step: the parameter '", name, "' of replica ", other,
-                      " differs from that of replica 0 in step ", replicas_[replica].steps + 1,
-                      ". Something changed it on one replica only. Change parameters outside of "
-                      "run(), on all copies (for_each(), copy_from_primary()), or load a "
-                      "checkpoint."));
-}
-
-void OptimizerCore::hash_share(size_t replica) {
-  Replica& me = replicas_[replica];
-  std::vector<uint64_t>& hashes = me.hashes[me.steps % 2];
-  hashes.clear();
-  if (options_.check_every == 0 || replicas_.size() == 1 || flat_->is_shared()) return;
-  const auto every = static_cast<size_t>(options_.check_every);
-  for (size_t i = static_cast<size_t>(me.steps) % every; i < unmanaged_.size(); i += every) {
-    const at::Tensor& parameter = modules_->parameter(replica, unmanaged_[i]);
-    const bool readable = parameter.device().is_cpu() && parameter.is_contiguous();
-    hashes.push_back(readable ? internal::hash_bytes(parameter.data_ptr(), parameter.nbytes()) : 0);
-  }
-}
-
-void OptimizerCore::check_hashes(size_t replica) {
-  const Replica& me = replicas_[replica];
-  const auto hashes = [&](size_t r) -> const std::vector<uint64_t>& {
-    return replicas_[r].hashes[me.steps % 2];
-  };
-  for (size_t i = 0; i < hashes(replica).size(); ++i) {
-    for (size_t r = 1; r < replicas_.size(); ++r) {
-      if (hashes(r)[i] == hashes(0)[i]) continue;
-      const auto every = static_cast<size_t>(options_.check_every);
-      const size_t due = static_cast<size_t>(me.steps) % every + i * every;
-      throw_difference(modules_->parameter_names()[unmanaged_[due]], r, replica);
-    }
   }
 }
 

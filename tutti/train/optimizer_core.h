@@ -80,6 +80,9 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   size_t parameter_bytes() const;
   size_t state_bytes() const;
 
+  /// Copies of what the fused update keeps for a parameter. Not while a step is in progress.
+  std::vector<at::Tensor> states_of(const std::string& parameter) const;
+
  private:
   struct alignas(64) Replica {
     int64_t updates = 0;
@@ -138,6 +141,9 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   void update_share(size_t replica);
   void hash_share(size_t replica);
   void check_hashes(size_t replica);
+  void state_settings(bool is_step, double gradient_factor);
+  double hash_of_part(std::vector<std::string>* names) const;
+  void check_statement(size_t replica) const;
 
   std::shared_ptr<ReplicatedModules> modules_;
   std::vector<std::optional<size_t>> group_of_;
@@ -160,7 +166,8 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   std::vector<double> square_sums_;  // of each chunk
   std::vector<uint8_t> finite_;
   Decision decision_;
-  std::atomic<bool> news_{true};  // something settle() must look at
+  std::vector<double> statement_;  // what other workers must have alike
+  std::atomic<bool> news_{true};   // something settle() must look at
   std::atomic<size_t> next_chunk_{0};
   std::atomic<int64_t> different_{-1};  // internal::Difference between replicas
   Mutex mutex_;

@@ -198,6 +198,13 @@ size_t OptimizerCore::parameter_bytes() const {
   return bytes;
 }
 
+std::vector<at::Tensor> OptimizerCore::states_of(const std::string& parameter) const {
+  const size_t number = modules_->parameter_index(parameter);
+  if (state_ == nullptr) return {};
+  std::vector<at::Tensor> states = state_->states_of(number);
+  return states.empty() ? sparse_->states_of(number) : states;
+}
+
 size_t OptimizerCore::state_bytes() const {
   return sparse_->state_bytes() + (state_ != nullptr ? state_->bytes() : 0);
 }

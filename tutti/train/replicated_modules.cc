@@ -11,9 +11,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/Type.h>
 
@@ -278,9 +278,19 @@ void bring_into_agreement(std::vector<at::Tensor>& tensors) {
 
 void ReplicatedModules::synchronize_buffers(size_t member, size_t members) const {
   const at::NoGradGuard no_grad;
-  if (strategy_.extended().num_workers() > 1) {
-    if (member == 0) synchronize_buffers_over_workers();
-    return;
+  StrategyExtended& extended = strategy_.extended();
+  if (extended.num_workers() > 1) {
+    if (member != 0 || buffer_names_.empty()) return;
+    std::vector<std::byte> mine;
+    pack_buffers(mine);
+    const auto all = extended.gather_from_workers(
+        at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kByte),
+        "buffers of the modules");
+    std::vector<std::span<const std::byte>> workers;
+    for (const at::Tensor& each : all) {
+      workers.emplace_back(static_cast<const std::byte*>(each.data_ptr()), each.nbytes());
+    }
+    return take_buffers(workers);
   }
   if (size() == 1) return;
   std::vector<at::Tensor> tensors(size());
@@ -290,54 +300,68 @@ void ReplicatedModules::synchronize_buffers(size_t member, size_t members) const
   }
 }
 
-// The buffers of all replicas of all workers come here, so that the rule is the same.
-void ReplicatedModules::synchronize_buffers_over_workers() const {
-  if (buffer_names_.empty()) return;
-  // Before them, of each: its bytes, and a number that is the same for the same shape and dtype.
-  std::vector<at::Tensor> parts;
-  const auto count = static_cast<int64_t>(size() * buffer_names_.size());
-  const at::Tensor forms = at::empty({count, 2}, at::kLong);
-  parts.push_back(forms.view(-1).view(at::kByte));
-  auto* form = forms.data_ptr<int64_t>();
+namespace {
+
+// Before the bytes of a packed buffer.
+struct PackedHead {
+  uint64_t bytes = 0;
+  uint64_t form = 0;  // the same for the same shape and dtype
+
+  explicit PackedHead(const at::Tensor& tensor) : bytes(tensor.nbytes()) {
+    form = static_cast<uint64_t>(tensor.scalar_type());
+    for (const int64_t size : tensor.sizes()) {
+      form = (form ^ static_cast<uint64_t>(size)) * 0x9e3779b97f4a7c15 + 1;
+    }
+  }
+  PackedHead() = default;
+  bool operator==(const PackedHead&) const = default;
+};
+
+}  // namespace
+
+void ReplicatedModules::pack_buffers(std::vector<std::byte>& bytes) const {
   for (size_t r = 0; r < size(); ++r) {
     for (size_t i = 0; i < buffer_names_.size(); ++i) {
-      const at::Tensor& each = buffer(r, i);
-      parts.push_back(each.detach().to(at::kCPU).contiguous().view({-1}).view(at::kByte));
-      *form++ = static_cast<int64_t>(each.nbytes());
-      *form++ =
-          static_cast<int64_t>(std::hash<std::string>{}(message(each.scalar_type(), each.sizes())));
+      const at::Tensor values = buffer(r, i).detach().to(at::kCPU).contiguous();
+      const PackedHead head(values);
+      const auto* const first = reinterpret_cast<const std::byte*>(&head);
+      const auto* const data = static_cast<const std::byte*>(values.data_ptr());
+      bytes.insert(bytes.end(), first, first + sizeof head);
+      bytes.insert(bytes.end(), data, data + head.bytes);
     }
   }
-  StrategyExtended& extended = strategy_.extended();
-  const at::Tensor mine = at::cat(parts);
-  const auto all = extended.gather_from_workers(mine, "buffers of the modules");
-  std::vector<std::vector<at::Tensor>> tensors(buffer_names_.size());  // of all replicas
+}
+
+// All replicas of all workers are looked at together, so that the rule is the same.
+void ReplicatedModules::take_buffers(const std::vector<std::span<const std::byte>>& workers) const {
+  const at::NoGradGuard no_grad;
+  // Of each buffer, on each replica; a module may have resized it to the rows it got.
+  std::vector<std::vector<std::span<const std::byte>>> values(buffer_names_.size());
   std::vector<bool> alike(buffer_names_.size(), true);
-  for (const at::Tensor& worker : all) {
-    const bool has_forms = worker.numel() >= count * 16;
-    const at::Tensor theirs =
-        has_forms ? worker.narrow(0, 0, count * 16).clone().view(at::kLong) : at::Tensor();
-    int64_t begin = count * 16;
-    for (int64_t n = 0; n < count; ++n) {
-      const auto i = static_cast<size_t>(n) % buffer_names_.size();
-      const at::Tensor& mine_i = buffer(0, i);
-      const int64_t bytes = has_forms ? theirs[2 * n].item<int64_t>() : 0;
-      const bool same = has_forms && bytes == static_cast<int64_t>(mine_i.nbytes()) &&
-                        theirs[2 * n + 1].equal(forms[static_cast<int64_t>(i)][1]) &&
-                        begin + bytes <= worker.numel();
-      alike[i] = alike[i] && same;
-      if (same) {
-        tensors[i].push_back(
-            worker.narrow(0, begin, bytes).clone().view(mine_i.scalar_type()).view(mine_i.sizes()));
-      }
-      begin += bytes;
+  for (std::span<const std::byte> rest : workers) {
+    for (size_t n = 0; n < size() * buffer_names_.size(); ++n) {
+      const size_t i = n % buffer_names_.size();
+      PackedHead head;
+      if (rest.size() >= sizeof head) std::memcpy(&head, rest.data(), sizeof head);
+      rest = rest.subspan(std::min(rest.size(), sizeof head));
+      alike[i] = alike[i] && head.bytes <= rest.size() && head == PackedHead(buffer(0, i));
+      values[i].push_back(rest.first(std::min<size_t>(rest.size(), head.bytes)));
+      rest = rest.subspan(values[i].back().size());
     }
   }
-  const auto first = static_cast<size_t>(extended.worker_index()) * size();
+  const auto first = static_cast<size_t>(strategy_.extended().worker_index()) * size();
   for (size_t i = 0; i < buffer_names_.size(); ++i) {
-    if (!alike[i]) continue;  // resized to the rows it got
-    bring_into_agreement(tensors[i]);
-    for (size_t r = 0; r < size(); ++r) buffer(r, i).copy_(tensors[i][first + r]);
+    const auto is_first = [&](const auto& each) {
+      return std::equal(each.begin(), each.end(), values[i][0].begin(), values[i][0].end());
+    };
+    if (!alike[i] || std::all_of(values[i].begin(), values[i].end(), is_first)) continue;
+    std::vector<at::Tensor> tensors;
+    for (const auto& each : values[i]) {
+      tensors.push_back(at::empty(buffer(0, i).sizes(), buffer(0, i).options().device(at::kCPU)));
+      std::memcpy(tensors.back().data_ptr(), each.data(), each.size());
+    }
+    bring_into_agreement(tensors);
+    for (size_t r = 0; r < size(); ++r) buffer(r, i).copy_(tensors[first + r]);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -84,6 +85,11 @@ class ReplicatedModules : private internal::ErrorExplainer {
   /// replica may use its buffers meanwhile.
   void synchronize_buffers(size_t member, size_t members) const;
 
+  /// The same over several workers, by one thread: adds all buffers to `bytes`, which go to all
+  /// workers; then takes those of all, in the order of the workers.
+  void pack_buffers(std::vector<std::byte>& bytes) const;
+  void take_buffers(const std::vector<std::span<const std::byte>>& workers) const;
+
   /// Copies the values of the first copy's parameters and buffers to all others.
   void copy_from_primary() const;
 
@@ -103,7 +109,6 @@ class ReplicatedModules : private internal::ErrorExplainer {
   void check_outside_of_replicas(const char* who, const char* instead) const;
 
  private:
-  void synchronize_buffers_over_workers() const;
   /// Names the layers that an error about too few rows may come from.
   std::string explain(const ReplicaContext& context, const std::string& error) const override;
 

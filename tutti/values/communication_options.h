@@ -24,7 +24,8 @@ const char* to_string(CommunicationImplementation implementation);
 std::ostream& operator<<(std::ostream& out, CommunicationImplementation implementation);
 
 struct CommunicationOptions {
-  /// Tensors are reduced in packs of about this many bytes; 0 means one pack.
+  /// Tensors are reduced in packs, which are closed once they hold more bytes than this; 0 means
+  /// one pack. Between workers tensors of 256 KB and more travel alone: packing would copy them.
   int64_t bytes_per_pack = 0;
 
   /// How long a replica waits for the others; the strategy's limit if not set.

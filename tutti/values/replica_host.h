@@ -64,6 +64,12 @@ class ReplicaHost {
 
   /// One value from the components of a variable, over all replicas.
   virtual at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value) = 0;
+
+  /// A copy of what replica 0 has, given what the first local replica has. `name` is for people.
+  virtual at::Tensor of_first_replica(const at::Tensor& local, const std::string& name) {
+    (void)name;
+    return local.clone();
+  }
 };
 
 namespace internal {

@@ -39,7 +39,7 @@ class SyncOnReadVariable final : public VariableImpl {
     const VariableAggregation aggregation = options().aggregation;
     check_combinable("value");
     if (aggregation == VariableAggregation::kOnlyFirstReplica) {
-      return components()[0].detach().clone();
+      return host().of_first_replica(components()[0].detach(), describe());
     }
     std::vector<at::Tensor> parts;
     for (const at::Tensor& component : components()) parts.push_back(component.detach());

@@ -37,6 +37,8 @@ class GrpcLinks final : public RemoteLinks {
   std::unique_ptr<Link> make_link(size_t channel, int rank) override;
 
  private:
+  void await_streams(int rank, const Deadline& deadline);
+
   const std::shared_ptr<rpc::Server> server_;
   const Options options_;
   std::vector<std::shared_ptr<RemotePeer>> peers_;  // of each rank

@@ -19,7 +19,7 @@ constexpr size_t kMaxQueuedBytes = size_t{64} << 20;
 constexpr size_t kMaxInFlightBytes = size_t{32} << 20;
 constexpr size_t kSpareBuffers = 8;
 constexpr size_t kMaxNoteBytes = 4096;
-constexpr std::chrono::milliseconds kPatience{500};
+constexpr std::chrono::seconds kAbortTime{5};
 
 static_assert(std::is_trivially_copyable_v<WireHead>);
 
@@ -72,7 +72,7 @@ bool Mailbox::add(const WireHead& head, const rpc::Message& message) {
   {
     const MutexLock lock(mutex_);
     queue_.push_back(std::move(received));
-    queued_bytes_ += size;
+    queued_bytes_ += size + sizeof(Received);
     paused_ = queued_bytes_ > kMaxQueuedBytes;
     go_on = !paused_;
   }
@@ -91,7 +91,7 @@ void Mailbox::pop() {
     const MutexLock lock(mutex_);
     Received done = std::move(queue_.front());
     queue_.pop_front();
-    queued_bytes_ -= done.size;
+    queued_bytes_ -= done.size + sizeof(Received);
     if (spare_.size() < kSpareBuffers) spare_.push_back(std::move(done));
     if (paused_ && queued_bytes_ <= kMaxQueuedBytes) {
       paused_ = false;
@@ -102,8 +102,12 @@ void Mailbox::pop() {
 }
 
 void Mailbox::set_stream(std::shared_ptr<rpc::IncomingStream> stream) {
-  const MutexLock lock(mutex_);
-  stream_ = std::move(stream);
+  if (stream != nullptr) connected_.store(true);
+  {
+    const MutexLock lock(mutex_);
+    stream_ = std::move(stream);
+  }
+  news_.bump();
 }
 
 // ---- RemotePeer
@@ -148,7 +152,8 @@ GrpcLink::~GrpcLink() = default;
 
 bool GrpcLink::can_post() { return flight_->bytes.load() < kMaxInFlightBytes; }
 
-void GrpcLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces) {
+void GrpcLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
+                    Use /*use*/) {
   const WireHead wire = make_wire_head(WireHead::Kind::kData, head, fingerprint);
   size_t bytes = 0;
   for (const auto& piece : pieces) bytes += piece.size();
@@ -184,20 +189,18 @@ void GrpcLink::pop() { box_.pop(); }
 
 bool GrpcLink::drained() { return flight_->messages.load() == 0; }
 
-// A peer that reads takes what is under way in no time; others are not waited for.
-void GrpcLink::discard() {
-  const auto wait = [this](std::chrono::milliseconds time) {
-    const Deadline deadline = Deadline::after(time);
+void GrpcLink::discard(const Deadline& patience) {
+  const auto wait = [this](const Deadline& deadline) {
     while (!drained() && !deadline.passed()) {
       const uint32_t seen = box_.news().load();
       if (drained()) return;
       box_.news().park(seen, deadline);
     }
   };
-  wait(kPatience);
+  wait(patience);
   if (drained()) return;
   peer_->abort_connection();
-  wait(10 * kPatience);
+  wait(Deadline::after(kAbortTime));
 }
 
 std::optional<PeerFailure> GrpcLink::failure() {

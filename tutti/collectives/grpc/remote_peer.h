@@ -58,6 +58,9 @@ class Mailbox {
   void set_stream(std::shared_ptr<rpc::IncomingStream> stream);
   WaitWord& news() { return news_; }
 
+  /// The peer has opened its stream, now or before.
+  bool connected() const { return connected_.load(); }
+
   /// The peer has said that nothing more comes on this channel.
   void set_ended() {
     ended_.store(true);
@@ -69,6 +72,7 @@ class Mailbox {
   Received take_buffer(size_t bytes) TUTTI_REQUIRES(mutex_);
 
   WaitWord news_;
+  std::atomic<bool> connected_{false};
   std::atomic<bool> ended_{false};
   Mutex mutex_;
   std::deque<Received> queue_ TUTTI_GUARDED_BY(mutex_);
@@ -123,18 +127,18 @@ class GrpcLink final : public Link {
 
   bool can_post() override;
   size_t max_message_bytes() const override { return size_t{4} << 20; }
-  void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces) override;
+  void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
+            Use use) override;
   const Incoming* peek() override;
   void pop() override;
   bool drained() override;
-  void discard() override;
+  void discard(const Deadline& patience) override;
   uint32_t arm() override { return box_.news().load(); }
   void park(uint32_t armed, const Deadline& until) override { box_.news().park(armed, until); }
   void disarm() override {}
   std::optional<PeerFailure> failure() override;
   std::optional<PeerFailure> reported_failure() override;
   void abort(ErrorCode code, const std::string& text) override;
-  bool reaches(const void*) const override { return false; }
 
  private:
   // Shared with callbacks of the network, which may outlive the link.

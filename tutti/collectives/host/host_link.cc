@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -38,7 +39,8 @@ bool HostLink::can_post() {
   return posted_ - known_consumed_ < Segment::kSlots;
 }
 
-void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces) {
+void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
+                    Use use) {
   TUTTI_CHECK(posted_ - known_consumed_ < Segment::kSlots);
   HostSlot& slot = outgoing_[posted_ % Segment::kSlots];
   size_t bytes = 0;
@@ -47,12 +49,13 @@ void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
   slot.fingerprint = fingerprint;
   slot.bytes = bytes;
   slot.is_inline = bytes <= HostSlot::kInlineBytes ? 1 : 0;
-  if (bytes > kCopiedBytes && pieces.size() == 1 && mine_->contains(pieces[0].data())) {
+  const bool copy =
+      bytes <= kCopiedBytes || (use == Use::kAndWrite && bytes <= Segment::kStagedBytes);
+  if (!copy && pieces.size() == 1 && mine_->contains(pieces[0].data())) {
     slot.offset = static_cast<uint64_t>(pieces[0].data() - mine_->data());
     last_shared_ = posted_ + 1;
   } else {
-    TUTTI_CHECK(bytes <= Segment::kStagedBytes);
-    slot.offset = staged_offset_ + posted_ % Segment::kSlots * Segment::kStagedBytes;
+    slot.offset = stage(posted_ % Segment::kSlots, bytes);
     std::byte* at = slot.is_inline != 0 ? slot.inline_bytes : mine_->data() + slot.offset;
     for (const auto& piece : pieces) {
       if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
@@ -61,6 +64,17 @@ void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
   }
   slot.ready.store(++posted_, std::memory_order_seq_cst);
   wake_peer();
+}
+
+// Walks through the memory of a slot: a line that the peer still has in its cache is written
+// several times slower than one that has left it.
+uint64_t HostLink::stage(size_t slot, size_t bytes) {
+  TUTTI_CHECK(bytes <= Segment::kStagedBytes);
+  size_t& used = staged_[slot];
+  if (bytes > Segment::kStagedBytes - used) used = 0;
+  const uint64_t offset = staged_offset_ + slot * Segment::kStagedBytes + used;
+  used = std::min((used + bytes + 63) / 64 * 64, Segment::kStagedBytes);
+  return offset;
 }
 
 void HostLink::wake_peer() {

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,7 +38,8 @@ class HostLink final : public Link {
 
   bool can_post() override;
   size_t max_message_bytes() const override { return Segment::kStagedBytes; }
-  void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces) override;
+  void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
+            Use use) override;
   const Incoming* peek() override;
   void pop() override;
   bool drained() override;
@@ -47,11 +49,11 @@ class HostLink final : public Link {
   std::optional<PeerFailure> failure() override;
   std::optional<PeerFailure> reported_failure() override;
   void abort(ErrorCode code, const std::string& text) override;
-  bool reaches(const void* memory) const override { return mine_->contains(memory); }
   bool shares_memory() const override { return true; }
 
  private:
   uint32_t consumed_by_peer() const { return peer_consumed_.load(std::memory_order_acquire); }
+  uint64_t stage(size_t slot, size_t bytes);
   void wake_peer();
   void look_at(const HostSlot& slot);
 
@@ -59,10 +61,11 @@ class HostLink final : public Link {
   const std::shared_ptr<const Segment> theirs_;
   const int their_rank_;
   const std::shared_ptr<const PeerSocket> socket_;
-  HostSlot* const outgoing_;         // the ring of this rank for the peer
-  const HostSlot* const arriving_;   // the ring of the peer for this rank
-  const size_t staged_offset_;       // of the first slot of outgoing_
-  std::atomic<uint32_t>& consumed_;  // by this rank
+  HostSlot* const outgoing_;                         // the ring of this rank for the peer
+  const HostSlot* const arriving_;                   // the ring of the peer for this rank
+  const size_t staged_offset_;                       // of the first slot of outgoing_
+  std::array<size_t, Segment::kSlots> staged_ = {};  // of each slot: bytes of its memory in use
+  std::atomic<uint32_t>& consumed_;                  // by this rank
   const std::atomic<uint32_t>& peer_consumed_;
   uint32_t posted_ = 0;
   uint32_t popped_ = 0;

@@ -18,6 +18,8 @@
 namespace tutti::internal {
 namespace {
 
+// In place of the name of a socket; no name begins like that.
+const std::string kNoSegment = "!";
 constexpr uint64_t kHelloMagic = 0x736567316d656e74;
 
 std::string random_name() {
@@ -77,29 +79,40 @@ struct HostMesh::Hello {
 
 HostMesh::HostMesh(const Options& options)
     : options_(options),
-      segment_(Segment::create(
-          options.epoch, options.rank,
-          {options.channels, static_cast<size_t>(options.size), options.segment_bytes})),
       socket_name_(random_name()),
       sockets_(static_cast<size_t>(options.size), -1),
       peers_(sockets_.size()),
       segments_(sockets_.size()),
       reached_(sockets_.size()),
       reasons_(sockets_.size()) {
+  try {
+    segment_ = Segment::create(
+        options.epoch, options.rank,
+        {options.channels, static_cast<size_t>(options.size), options.segment_bytes});
+    listen_locally();
+  } catch (const Error& error) {
+    segment_ = nullptr;
+    problem_ = error.what();
+    while (problem_.ends_with('.')) problem_.pop_back();  // it becomes a part of sentences
+  }
+}
+
+void HostMesh::listen_locally() {
   listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_un address{};
   const socklen_t size = abstract_address(socket_name_, &address);
   if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      listen(listener_, options.size + 8) != 0) {
+      listen(listener_, options_.size + 8) != 0) {
     const std::string reason = errno_text();
-    if (listener_ >= 0) close(listener_);
     throw Error(ErrorCode::kUnavailable,
                 message("shared memory: no local socket can be made: ", reason, "."));
   }
 }
 
 HostMesh::~HostMesh() {
-  segment_->set_failure(Segment::State::kLeft, ErrorCode::kUnavailable, "");
+  if (segment_ != nullptr) {
+    segment_->set_failure(Segment::State::kLeft, ErrorCode::kUnavailable, "");
+  }
   for (const int each : sockets_) {
     if (each >= 0) close(each);
   }
@@ -108,9 +121,15 @@ HostMesh::~HostMesh() {
 
 void HostMesh::connect(const GatherFn& gather, const Deadline& deadline) {
   const auto me = static_cast<size_t>(options_.rank);
-  const std::vector<std::string> names = gather(socket_name_);
+  const std::vector<std::string> names =
+      gather(segment_ != nullptr ? socket_name_ : kNoSegment + problem_);
   std::vector<bool> connected(names.size());
-  for (size_t r = 0; r < me; ++r) {
+  for (size_t r = 0; r < names.size(); ++r) {
+    if (segment_ == nullptr) reasons_[r] = "this rank has none: " + problem_;
+    if (names[r].rfind(kNoSegment, 0) == 0 && r != me) {
+      reasons_[r] = "it has none: " + names[r].substr(kNoSegment.size());
+    }
+    if (r >= me || !reasons_[r].empty()) continue;
     sockets_[r] = connect_to(names[r]);
     connected[r] = sockets_[r] >= 0;
     if (!connected[r]) reasons_[r] = "its local socket cannot be reached";
@@ -119,7 +138,8 @@ void HostMesh::connect(const GatherFn& gather, const Deadline& deadline) {
   std::vector<bool> expected(names.size());
   for (size_t r = me + 1; r < names.size(); ++r) {
     expected[r] = me < tables[r].size() && tables[r][me] == '1';
-    if (!expected[r]) reasons_[r] = "it cannot reach the local socket of this rank";
+    if (!expected[r] && reasons_[r].empty())
+      reasons_[r] = "it cannot reach the local socket of this rank";
   }
   accept_from(expected, deadline);
   for (size_t r = 0; r < me; ++r) {
@@ -134,7 +154,7 @@ void HostMesh::connect(const GatherFn& gather, const Deadline& deadline) {
     if (mapped[r] && !theirs && r != me) reasons_[r] = "it cannot map the memory of this rank";
     if (reached_[r]) peers_[r] = std::make_shared<PeerSocket>(std::exchange(sockets_[r], -1));
   }
-  close(std::exchange(listener_, -1));
+  if (listener_ >= 0) close(std::exchange(listener_, -1));
 }
 
 int HostMesh::connect_to(const std::string& name) const {

@@ -46,11 +46,13 @@ class HostMesh {
   const std::string& reason(int rank) const { return reasons_[static_cast<size_t>(rank)]; }
 
   std::unique_ptr<Link> make_link(size_t channel, int rank) const;
+  /// Null where the system gives no shared memory: then no rank is reached.
   const std::shared_ptr<Segment>& segment() const { return segment_; }
 
  private:
   struct Hello;
 
+  void listen_locally();
   int connect_to(const std::string& name) const;
   void accept_from(const std::vector<bool>& expected, const Deadline& deadline);
   void send_segment(int socket) const;
@@ -61,6 +63,7 @@ class HostMesh {
   const Options options_;
   std::shared_ptr<Segment> segment_;
   std::string socket_name_;
+  std::string problem_;  // why there is no segment
   int listener_ = -1;
   std::vector<int> sockets_;  // of each rank, until the links own them
   std::vector<std::shared_ptr<const PeerSocket>> peers_;

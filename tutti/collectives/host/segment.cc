@@ -10,13 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <map>
 #include <new>
 #include <vector>
+
+#include "tutti/collectives/arena.h"
 
 namespace tutti::internal {
 namespace {
@@ -72,13 +73,13 @@ class Segment::FreeList {
 
   void* take(size_t bytes) {
     const MutexLock lock(mutex_);
-    std::vector<void*>& blocks = free_[size_class(bytes)];
+    std::vector<void*>& blocks = free_[block_bytes(bytes)];
     if (!blocks.empty()) {
       void* const block = blocks.back();
       blocks.pop_back();
       return block;
     }
-    const size_t size = size_class(bytes);
+    const size_t size = block_bytes(bytes);
     if (static_cast<size_t>(end_ - next_) < size) return nullptr;
     void* const block = next_;
     next_ += size;
@@ -87,15 +88,10 @@ class Segment::FreeList {
 
   void put_back(void* memory, size_t bytes) {
     const MutexLock lock(mutex_);
-    free_[size_class(bytes)].push_back(memory);
+    free_[block_bytes(bytes)].push_back(memory);
   }
 
  private:
-  static size_t size_class(size_t bytes) {
-    const size_t step = std::max(kPageBytes, std::bit_floor(bytes) / 8);
-    return (bytes + step - 1) / step * step;
-  }
-
   Mutex mutex_;
   std::byte* next_ TUTTI_GUARDED_BY(mutex_);
   std::byte* const end_;
@@ -117,7 +113,11 @@ size_t Segment::Layout::ring_offset(size_t channel, size_t rank) const {
 size_t Segment::Layout::tensors_offset() const { return ring_offset(channels, 0); }
 
 std::shared_ptr<Segment> Segment::create(uint64_t epoch, int rank, const Layout& layout) {
-  TUTTI_CHECK(layout.bytes > layout.tensors_offset());
+  if (layout.bytes <= layout.tensors_offset()) {
+    throw Error(ErrorCode::kUnavailable,
+                message("shared memory: the rings of ", layout.ranks, " ranks take ",
+                        layout.tensors_offset(), " bytes, but a segment has ", layout.bytes, "."));
+  }
   const int descriptor = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) throw system_error("memfd_create failed");
   void* memory = MAP_FAILED;

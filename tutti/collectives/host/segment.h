@@ -47,8 +47,7 @@ static_assert(sizeof(HostSlot) == 192);
 class Segment {
  public:
   static constexpr size_t kSlots = 4;
-  static constexpr size_t kStagedBytes =
-      1 << 20;  ///< Of each slot, for memory that peers cannot read.
+  static constexpr size_t kStagedBytes = 512 << 10;  ///< Of each slot, for bytes that are copied.
 
   struct Layout {
     size_t channels = 0;

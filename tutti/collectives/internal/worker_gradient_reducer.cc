@@ -40,7 +40,8 @@ std::string line_of(const std::string& text, size_t line) {
 WorkerGradientReducer::WorkerGradientReducer(std::shared_ptr<WorkerGroup> group,
                                              const WorkerTree& tree,
                                              std::vector<GradientBucket> buckets,
-                                             std::optional<std::chrono::milliseconds> timeout)
+                                             std::optional<std::chrono::milliseconds> timeout,
+                                             Copies copies)
     : GradientReducer(std::move(buckets)),
       group_(std::move(group)),
       tree_(tree),
@@ -50,6 +51,12 @@ WorkerGradientReducer::WorkerGradientReducer(std::shared_ptr<WorkerGroup> group,
   for (size_t b = 0; b < states_.size(); ++b) {
     const at::ScalarType dtype = this->buckets()[b].dtype();
     const at::ScalarType inner = node_dtype(ReduceOp::kSum, dtype);
+    const std::vector<at::Tensor>& memory = this->buckets()[b].memory;
+    for (size_t r = 0; r < memory.size(); ++r) {
+      if (memory[r].device().is_cpu() && copies != Copies::kAlways) continue;
+      states_[b].host.push_back(group_->arena()->empty(memory[r].sizes(), dtype));
+    }
+    TUTTI_CHECK(states_[b].host.empty() || states_[b].host.size() == memory.size());
     if (inner == dtype) continue;
     for (size_t i = 0; i < tree_.nodes(group_->rank()).size(); ++i) {
       states_[b].scratch.push_back(group_->arena()->empty({this->buckets()[b].numel()}, inner));
@@ -111,8 +118,31 @@ bool WorkerGradientReducer::may_begin_early() const {
   return group_->gradient_reducers().load(std::memory_order_relaxed) == 1;
 }
 
+const at::Tensor& WorkerGradientReducer::memory(size_t bucket, size_t replica) const {
+  const std::vector<at::Tensor>& host = states_[bucket].host;
+  return host.empty() ? buckets()[bucket].memory[replica] : host[replica];
+}
+
+// By each replica on its own thread, so that its device has computed what is copied.
+void WorkerGradientReducer::copy_to_host(size_t replica) {
+  for (size_t b = 0; b < states_.size(); ++b) {
+    if (states_[b].host.empty()) continue;
+    states_[b].host[replica].copy_(buckets()[b].memory[replica]);
+    states_[b].filled.fetch_add(1, std::memory_order_acq_rel);
+  }
+}
+
+void WorkerGradientReducer::copy_from_host(size_t replica) {
+  for (size_t b = 0; b < states_.size(); ++b) {
+    if (states_[b].host.empty()) continue;
+    buckets()[b].memory[replica].copy_(states_[b].host[replica]);
+  }
+}
+
 void WorkerGradientReducer::ready(size_t, size_t bucket, void* place) {
   TUTTI_CHECK(place == nullptr);
+  filled_in_.store(group_->step(), std::memory_order_relaxed);
+  if (!states_[bucket].host.empty()) return;  // finish() copies it
   const size_t filled = states_[bucket].filled.fetch_add(1, std::memory_order_acq_rel) + 1;
   if (filled == replicas_ && thread_ != nullptr && may_begin_early()) news_.bump();
 }
@@ -136,6 +166,7 @@ bool WorkerGradientReducer::progress(bool may_wait) {
       under_way_.store(true);
     }
     if (may_wait) {
+      transfer_->set_deadline(group_->channel(GroupChannel::kGradients).deadline(timeout_));
       transfer_->wait();
     } else if (!transfer_->advance()) {
       return false;
@@ -157,24 +188,18 @@ void WorkerGradientReducer::start_bucket(size_t b) {
   job.count = bucket.numel();
   for (size_t i = 0; i < nodes.size(); ++i) {
     const at::Tensor& node = states_[b].scratch.empty()
-                                 ? bucket.memory[static_cast<size_t>(nodes[i].begin - first)]
+                                 ? memory(b, static_cast<size_t>(nodes[i].begin - first))
                                  : states_[b].scratch[i];
     job.nodes.push_back(node.data_ptr());
   }
-  for (const at::Tensor& memory : bucket.memory) job.outputs.push_back(memory.data_ptr());
+  for (size_t r = 0; r < replicas_; ++r) job.outputs.push_back(memory(b, r).data_ptr());
   const bool needs_nodes = !states_[b].scratch.empty() || nodes.size() < replicas_;
   if (needs_nodes) {
-    job.prepare = [this, b, nodes, first, memory = job.nodes](int64_t begin, int64_t end) {
-      const GradientBucket& mine = buckets()[b];
-      for (size_t i = 0; i < nodes.size(); ++i) {
-        std::vector<const void*> inputs;
-        for (int g = nodes[i].begin; g < nodes[i].end; ++g) {
-          inputs.push_back(mine.memory[static_cast<size_t>(g - first)].data_ptr());
-        }
-        if (inputs.size() == 1 && inputs[0] == memory[i]) continue;
-        reduce_to_node(ReduceOp::kSum, mine.dtype(), inputs, const_cast<void*>(memory[i]), begin,
-                       end);
-      }
+    job.prepare = [this, b, own_nodes = job.nodes](int64_t begin, int64_t end) {
+      c10::SmallVector<const void*, 8> inputs;
+      for (size_t r = 0; r < replicas_; ++r) inputs.push_back(memory(b, r).data_ptr());
+      reduce_own_nodes(tree_, group_->rank(), ReduceOp::kSum, buckets()[b].dtype(), inputs,
+                       own_nodes, begin, end);
     };
   }
   const std::string name = message("gradients ", b, ": ", bucket.name);
@@ -182,54 +207,86 @@ void WorkerGradientReducer::start_bucket(size_t b) {
   Operation operation;
   operation.name = name;
   operation.sizes = sizes;
+  // A bucket may be sent after the run in which it was filled, by some workers and not by others.
+  operation.step = filled_in_.load(std::memory_order_relaxed);
   Communicator& channel = group_->channel(GroupChannel::kGradients);
-  transfer_ =
-      start_all_reduce(channel, tree_, std::move(job), operation, channel.deadline(timeout_));
+  // Nobody waits for it yet; who does sets a deadline.
+  transfer_ = start_all_reduce(channel, tree_, std::move(job), operation, Deadline::forever());
 }
 
-std::unique_ptr<Transfer> WorkerGradientReducer::start_flags() {
-  all_flags_.resize(flags_.size() * static_cast<size_t>(group_->size()));
-  const std::array<int64_t, 1> sizes = {static_cast<int64_t>(flags_.size())};
+std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name, uint64_t step) {
+  note_.clear();
+  for (const auto& part : {std::as_bytes(std::span(statement_)), std::as_bytes(std::span(flags_)),
+                           std::as_bytes(std::span(attachment_))}) {
+    note_.insert(note_.end(), part.begin(), part.end());
+  }
+  attachment_.clear();
+  notes_.resize(static_cast<size_t>(group_->size()));
+  const std::array<int64_t, 2> sizes = {static_cast<int64_t>(statement_.size()),
+                                        static_cast<int64_t>(flags_.size())};
   Operation operation;
-  operation.name = "flags of a step";
+  operation.name = name;
   operation.sizes = sizes;
+  operation.step = step;
   Communicator& channel = group_->channel(GroupChannel::kFlags);
   return channel.all_gather(
-      operation, std::as_bytes(std::span(flags_)),
-      [this](int rank, size_t) {
-        return std::as_writable_bytes(std::span(all_flags_))
-            .subspan(static_cast<size_t>(rank) * flags_.size(), flags_.size());
+      operation, note_,
+      [this](int rank, size_t bytes) {
+        std::vector<std::byte>& place = notes_[static_cast<size_t>(rank)];
+        place.resize(bytes);
+        return std::span(place);
       },
       channel.deadline(timeout_));
 }
 
-// All local replicas are in finish(). The flags go ahead of what is left of the buckets, and are
-// looked at after it, so that they cost no way of their own.
-void WorkerGradientReducer::drive_to_end() {
-  std::unique_ptr<Transfer> flags;
-  if (!flags_.empty()) {
-    flags = start_flags();
-    flags->advance();
+void WorkerGradientReducer::read_notes() {
+  const size_t stated = stated_bytes();
+  disagreement_.reset();
+  for (size_t r = 0; r < notes_.size(); ++r) {
+    const std::vector<std::byte>& note = notes_[r];
+    TUTTI_CHECK(note.size() >= stated + flags_.size());
+    for (size_t i = 0; i < flags_.size(); ++i) {
+      flags_[i] |= std::to_integer<uint8_t>(note[stated + i]);
+    }
+    for (size_t i = 0; i < statement_.size() && !disagreement_; ++i) {
+      std::array<double, 2> values = {};
+      std::memcpy(&values[0], notes_[0].data() + i * sizeof(double), sizeof(double));
+      std::memcpy(&values[1], note.data() + i * sizeof(double), sizeof(double));
+      if (std::memcmp(&values[0], &values[1], sizeof(double)) == 0) continue;
+      disagreement_ = {{group_->name(0), group_->name(static_cast<int>(r))}, i, values};
+    }
   }
+}
+
+std::vector<std::span<const std::byte>> WorkerGradientReducer::attachments() const {
+  std::vector<std::span<const std::byte>> all;
+  for (const std::vector<std::byte>& note : notes_) {
+    all.push_back(std::span(note).subspan(stated_bytes() + flags_.size()));
+  }
+  return all;
+}
+
+// All local replicas are in finish(). The note goes ahead of what is left of the buckets, and is
+// looked at after it, so that it costs no way of its own.
+void WorkerGradientReducer::drive_to_end() {
+  const std::unique_ptr<Transfer> note = start_note("flags of a step", group_->step());
+  note->advance();
   TUTTI_CHECK(progress(/*may_wait=*/true));
-  if (flags == nullptr) return;
-  flags->wait();
-  for (size_t i = 0; i < all_flags_.size(); ++i) flags_[i % flags_.size()] |= all_flags_[i];
+  note->wait();
+  read_notes();
 }
 
 bool WorkerGradientReducer::finish(size_t replica, ChunkFn) {
   const uint64_t step = steps_done_.load(std::memory_order_acquire);
+  copy_to_host(replica);
   arrived_.fetch_add(1, std::memory_order_acq_rel);
   news_.bump();
   const auto over = [&] {
     return failed_.load(std::memory_order_acquire) ||
            steps_done_.load(std::memory_order_acquire) != step;
   };
-  // Whoever drives has deadlines of its own, one for each bucket.
-  Communicator& channel = group_->channel(GroupChannel::kGradients);
-  const Deadline deadline = Deadline::at(std::min(
-      Deadline::Clock::time_point::max(),
-      Deadline::Clock::now() + 2 * (channel.deadline(timeout_).when() - Deadline::Clock::now())));
+  // Whoever drives has deadlines of its own, and is given the time to run into them.
+  const Deadline deadline = Deadline::after(2 * timeout_.value_or(group_->options().timeout));
   if (thread_ == nullptr && replica == 0) {
     const auto all_here = [this] {
       return failed_.load(std::memory_order_acquire) ||
@@ -248,6 +305,7 @@ bool WorkerGradientReducer::finish(size_t replica, ChunkFn) {
   }
   wait_until(over, deadline, "the sums of the gradients");
   if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(error_);
+  copy_from_host(replica);
   return false;
 }
 
@@ -261,7 +319,9 @@ void WorkerGradientReducer::wait_until(const std::function<bool()>& over, const 
     fail(std::make_exception_ptr(
         Error(ErrorCode::kDeadlineExceeded,
               message("DistributedOptimizer::step: a replica of ", group_->name(group_->rank()),
-                      " waited too long for ", what, "."))));
+                      " waited too long for ", what,
+                      ". Look at what the other replicas do, or give a longer "
+                      "communication_options.timeout."))));
   }
 }
 
@@ -274,7 +334,7 @@ void WorkerGradientReducer::clear() {
 }
 
 void WorkerGradientReducer::fail(std::exception_ptr error) {
-  if (failed_.load(std::memory_order_relaxed)) return;
+  if (failing_.exchange(true)) return;
   error_ = std::move(error);
   failed_.store(true, std::memory_order_release);
   news_.bump();
@@ -308,9 +368,14 @@ void WorkerGradientReducer::reset() {
   bool begun = transfer_ != nullptr || next_ > 0;
   for (const Bucket& state : states_) begun = begun || state.filled.load() > 0;
   // Other workers may have begun to sum what this one drops: all go through the step, and drop it.
+  // One that does not drop it must notice.
   if (begun && may_begin_early() && !group_->aborted() && !failed_.load()) {
+    const std::unique_ptr<Transfer> note =
+        start_note("flags of a step that is dropped", filled_in_.load(std::memory_order_relaxed));
+    note->advance();
     for (Bucket& state : states_) state.filled.store(replicas_);
     TUTTI_CHECK(progress(/*may_wait=*/true));
+    note->wait();
   }
   transfer_ = nullptr;
   for (Bucket& state : states_) state.filled.store(0, std::memory_order_relaxed);

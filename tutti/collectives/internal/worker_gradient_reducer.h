@@ -31,9 +31,14 @@ namespace tutti::internal {
 /// layouts are compared when it is made (kFailedPrecondition with both).
 class WorkerGradientReducer final : public GradientReducer {
  public:
+  /// Buckets on other devices than the CPU, or all of them, are summed in copies in the memory of
+  /// the host, made in finish().
+  enum class Copies : uint8_t { kOfOtherDevices, kAlways };
+
   WorkerGradientReducer(std::shared_ptr<WorkerGroup> group, const WorkerTree& tree,
                         std::vector<GradientBucket> buckets,
-                        std::optional<std::chrono::milliseconds> timeout);
+                        std::optional<std::chrono::milliseconds> timeout,
+                        Copies copies = Copies::kOfOtherDevices);
   ~WorkerGradientReducer() override;
 
   void ready(size_t replica, size_t bucket, void* place) override;
@@ -42,19 +47,31 @@ class WorkerGradientReducer final : public GradientReducer {
   void reset() override;
   std::span<uint8_t> flags() override { return flags_; }
   void set_num_flags(size_t count) override { flags_.assign(count, 0); }
+  void set_statement(std::span<const double> numbers) override {
+    statement_.assign(numbers.begin(), numbers.end());
+  }
+  std::optional<Disagreement> disagreement() const override { return disagreement_; }
+  std::vector<std::byte>& attachment() override { return attachment_; }
+  std::vector<std::span<const std::byte>> attachments() const override;
 
  private:
   struct alignas(64) Bucket {
     std::atomic<size_t> filled{0};  // by how many replicas
     std::vector<at::Tensor>
-        scratch;  // nodes that do not fit into the bucket: those of 16-bit floats
+        scratch;                   // nodes that do not fit into the bucket: those of 16-bit floats
+    std::vector<at::Tensor> host;  // copies of the replicas' memory, if that is on other devices
   };
 
+  const at::Tensor& memory(size_t bucket, size_t replica) const;
+  void copy_to_host(size_t replica);
+  void copy_from_host(size_t replica);
   void check_layout();
   bool progress(bool may_wait) TUTTI_REQUIRES(driver_);
   void start_bucket(size_t bucket) TUTTI_REQUIRES(driver_);
   void drive_to_end() TUTTI_REQUIRES(driver_);
-  std::unique_ptr<Transfer> start_flags();
+  std::unique_ptr<Transfer> start_note(const char* name, uint64_t step);
+  size_t stated_bytes() const { return statement_.size() * sizeof(double); }
+  void read_notes();
   void clear() TUTTI_REQUIRES(driver_);
   void wait_until(const std::function<bool()>& over, const Deadline& deadline, const char* what);
   void thread_body();
@@ -67,14 +84,20 @@ class WorkerGradientReducer final : public GradientReducer {
   const size_t replicas_;
   std::vector<Bucket> states_;
   std::vector<uint8_t> flags_;
-  std::vector<uint8_t> all_flags_;
+  std::vector<double> statement_;
+  std::vector<std::byte> attachment_;
+  std::vector<std::byte> note_;                // of this worker: all three, one after the other
+  std::vector<std::vector<std::byte>> notes_;  // of each worker
+  std::optional<Disagreement> disagreement_;
 
   // Whoever holds the mutex moves the exchange on.
   Mutex driver_;
   size_t next_ TUTTI_GUARDED_BY(driver_) = 0;  // the bucket under way
   std::unique_ptr<Transfer> transfer_ TUTTI_GUARDED_BY(driver_);
 
-  std::atomic<size_t> arrived_{0};  // replicas in finish()
+  std::atomic<uint64_t> filled_in_{0};  // the step of the group in which buckets were filled
+  std::atomic<size_t> arrived_{0};      // replicas in finish()
+  std::atomic<bool> failing_{false};    // somebody writes error_
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;  // written before failed_
   WaitWord news_;             // buckets that became ready, the end of a step

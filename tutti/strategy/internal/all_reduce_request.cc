@@ -208,7 +208,7 @@ void AllReduceRequest::complete_other_leaf(const std::vector<Leaf>& column) cons
   if (column[0].kind == Leaf::Kind::kTensor) return;
   if (column[0].kind != Leaf::Kind::kIndexedSlices) {
     const Leaf result = column[0];
-    reduce_scalars(strategy_, op_, column, result);
+    reduce_scalars(strategy_, op_, column, result, options_);
     for (const Leaf& leaf : column) std::memcpy(leaf.data, result.data, result.bytes);
     return;
   }

@@ -54,7 +54,7 @@ auto StrategyExtended::reduce_to(ReduceOp op, const V& value, const Destinations
       }
       std::vector<LeafList> leaves;
       for (T& result : results) leaves.push_back(leaves_of(result));
-      internal::reduce_plain_to(*this, op, leaves, destinations);
+      internal::reduce_plain_to(*this, op, leaves, destinations, internal::is_mirrored<V>);
       return Mirrored<T>(std::move(results));
     }
   }

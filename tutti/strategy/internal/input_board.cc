@@ -3,7 +3,6 @@
 #include "tutti/strategy/internal/input_board.h"
 
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <thread>
@@ -36,9 +35,9 @@ void InputBoard::send(const Note& note, int rank) {
   channel_.post(rank, fingerprint_, 0, piece.size(), Link::Pieces(&piece, 1));
 }
 
-std::vector<int64_t>& InputBoard::notes_of(const Key& key) {
-  std::vector<int64_t>& all = notes_[key];
-  all.resize(static_cast<size_t>(group_->size()), -1);
+std::vector<InputBoard::Note>& InputBoard::notes_of(const Key& key) {
+  std::vector<Note>& all = notes_[key];
+  all.resize(static_cast<size_t>(group_->size()), Note{key.first, key.second, -1, 0, 0});
   return all;
 }
 
@@ -56,7 +55,7 @@ void InputBoard::read_all() {
       if (incoming->bytes.size() == sizeof note) {
         std::memcpy(&note, incoming->bytes.data(), sizeof note);
         if (forgotten_.count(note.pass) == 0) {
-          notes_of({note.pass, note.step})[static_cast<size_t>(r)] = note.replicas;
+          notes_of({note.pass, note.step})[static_cast<size_t>(r)] = note;
         }
       }
       channel_.pop(r);
@@ -66,24 +65,24 @@ void InputBoard::read_all() {
 
 int InputBoard::first_missing(const Key& key) {
   read_all();
-  const std::vector<int64_t>& all = notes_of(key);
+  const std::vector<Note>& all = notes_of(key);
   for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r] < 0) return static_cast<int>(r);
+    if (all[r].replicas < 0) return static_cast<int>(r);
   }
   return -1;
 }
 
-int InputBoard::count(const InputProgress& progress) {
+InputTotals InputBoard::add_up(const InputProgress& progress) {
   const Deadline deadline = channel_.deadline();
   const Key key{progress.pass, progress.step};
-  const Note mine{progress.pass, progress.step, progress.local_replicas_with_data};
-  const auto check = [&](int missing) {
+  const Note mine{progress.pass, progress.step, progress.local_replicas_with_data,
+                  progress.local_rows, progress.stop ? 1 : 0};
+  const auto check = [&](int missing, const std::optional<PeerFailure>& failure) {
     if (progress.cancelled != nullptr && progress.cancelled->load()) {
       throw Error(ErrorCode::kCancelled, "the iterator of a distributed dataset was dropped.");
     }
     group_->check();
     // The program may not need the step any more, so this alone does not end the group.
-    const std::optional<PeerFailure> failure = channel_.link(missing).failure();
     if (!failure && !deadline.passed()) return;
     throw Error(ErrorCode::kUnavailable,
                 message("the input of ", group_->name(group_->rank()), ": ", group_->name(missing),
@@ -99,27 +98,37 @@ int InputBoard::count(const InputProgress& progress) {
     {
       const MutexLock lock(mutex_);
       if (round == 0) {
-        notes_of(key)[static_cast<size_t>(group_->rank())] = mine.replicas;
+        notes_of(key)[static_cast<size_t>(group_->rank())] = mine;
       }
+      int unsent = -1;  // whose ring is full: it would wait for the note in vain
       for (int r = 0; r < group_->size(); ++r) {
         if (sent[static_cast<size_t>(r)]) continue;
-        if (!channel_.link(r).can_post()) continue;
-        send(mine, r);
-        sent[static_cast<size_t>(r)] = true;
+        if (channel_.link(r).can_post()) {
+          send(mine, r);
+          sent[static_cast<size_t>(r)] = true;
+        } else {
+          unsent = r;
+        }
       }
       missing = first_missing(key);
+      if (missing < 0) missing = unsent;
       if (missing < 0) {
-        const std::vector<int64_t>& all = notes_of(key);
-        const auto total = std::accumulate(all.begin(), all.end(), int64_t{0});
+        InputTotals totals;
+        for (const Note& each : notes_of(key)) {
+          totals.replicas_with_data += static_cast<int>(each.replicas);
+          totals.rows += each.rows;
+          totals.stop = totals.stop || each.stop != 0;
+        }
         notes_.erase(key);
-        return static_cast<int>(total);
+        return totals;
       }
       // Who is gone may have said it before.
-      if (channel_.link(missing).failure() && first_missing(key) != missing) continue;
-      check(missing);
+      const std::optional<PeerFailure> failure = channel_.link(missing).failure();
+      if (failure && unsent < 0 && first_missing(key) != missing) continue;
+      check(missing, failure);
       if (sleepy) {
         armed = channel_.link(missing).arm();
-        if (first_missing(key) != missing) {
+        if (unsent < 0 && first_missing(key) != missing) {
           channel_.link(missing).disarm();
           continue;
         }

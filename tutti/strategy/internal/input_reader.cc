@@ -51,6 +51,16 @@ data::Value value_without_rows(const data::Value& blank, const data::ValueSpec& 
   return at::empty(shape, spec.dtype.value_or(at::kFloat)).zero_();
 }
 
+int64_t rows_of(const data::Element& element) {
+  for (const data::Value& value : element.values) {
+    const auto* const tensor = std::get_if<at::Tensor>(&value);
+    if (tensor != nullptr && tensor->defined() && tensor->dim() > 0) return tensor->size(0);
+    const auto* const strings = std::get_if<std::vector<std::string>>(&value);
+    if (strings != nullptr) return static_cast<int64_t>(strings->size());
+  }
+  return 0;
+}
+
 void move_to(data::Element& element, const c10::Device& device) {
   for (data::Value& value : element.values) {
     auto* const tensor = std::get_if<at::Tensor>(&value);
@@ -80,8 +90,8 @@ InputReader::InputReader(std::shared_ptr<const InputSource> source, data::Elemen
   }
   const auto capacity = static_cast<size_t>(source_->options.per_replica_buffer_size);
   if (capacity > 0) {
-    ahead_ = std::make_unique<data::ReadAhead<Ready>>(
-        "tutti/input", capacity, [this](Ready& ready) { return read(ready.step, ready.elements); });
+    ahead_ = std::make_unique<data::ReadAhead<Ready>>("tutti/input", capacity,
+                                                      [this](Ready& ready) { return read(ready); });
   }
 }
 
@@ -99,30 +109,44 @@ std::vector<data::StageStats> InputReader::stats() const {
   return all;
 }
 
-bool InputReader::next(std::vector<data::Element>& elements) {
+bool InputReader::next(std::vector<data::Element>& elements, int64_t& global_rows) {
   check_outside_replicas("get_next");
+  Ready ready;
   if (ahead_ != nullptr) {
-    Ready ready;
     if (!ahead_->next(ready)) return false;
-    elements = std::move(ready.elements);
-    return true;
+  } else {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    try {
+      if (!read(ready)) return false;
+    } catch (...) {
+      error_ = std::current_exception();  // an error ends the pass
+      throw;
+    }
   }
-  if (error_ != nullptr) std::rethrow_exception(error_);
-  try {
-    data::Step step;
-    return read(step, elements);
-  } catch (...) {
-    error_ = std::current_exception();  // an error ends the pass
-    throw;
-  }
+  elements = std::move(ready.elements);
+  global_rows = ready.totals.rows;
+  if (ready.totals.stop) source_->strategy->agree_to_stop();
+  return true;
 }
 
 // The next step as it was read, and what replicas get of it.
-bool InputReader::read(data::Step& step, std::vector<data::Element>& elements) {
+bool InputReader::read(Ready& ready) {
   if (ended_) return false;
+  data::Step& step = ready.step;
+  std::vector<data::Element>& elements = ready.elements;
   StrategyExtended& strategy = *source_->strategy;
   steps_->next(step);
-  if (strategy.count_replicas_with_data({pass_, step_++, step.with_data, &dropped_}) == 0) {
+  int64_t rows = 0;
+  for (const std::optional<data::Element>& element : step.elements) {
+    if (element) rows += rows_of(*element);
+  }
+  ready.totals = strategy.add_up_input({.pass = pass_,
+                                        .step = step_++,
+                                        .local_replicas_with_data = step.with_data,
+                                        .local_rows = rows,
+                                        .stop = strategy.wants_to_stop(),
+                                        .cancelled = &dropped_});
+  if (ready.totals.replicas_with_data == 0) {
     ended_ = true;
     return false;
   }

@@ -60,8 +60,9 @@ class InputReader {
   InputReader(const InputReader&) = delete;
   InputReader& operator=(const InputReader&) = delete;
 
-  /// The elements of the next step, one for each local replica; false at the end.
-  bool next(std::vector<data::Element>& elements);
+  /// The elements of the next step, one for each local replica, and their rows on all workers;
+  /// false at the end.
+  bool next(std::vector<data::Element>& elements, int64_t& global_rows);
 
   std::string save();
   void restore(std::string_view position);
@@ -71,9 +72,10 @@ class InputReader {
   struct Ready {
     data::Step step;                      // as it was read
     std::vector<data::Element> elements;  // the same, for replicas
+    InputTotals totals = {};
   };
 
-  bool read(data::Step& step, std::vector<data::Element>& elements);
+  bool read(Ready& ready);
   data::Element element_without_rows() const;
 
   const std::shared_ptr<const InputSource> source_;

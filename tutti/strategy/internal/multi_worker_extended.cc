@@ -27,8 +27,8 @@ std::string MultiWorkerExtended::describe() const {
   return message(LocalExtended::describe(), " of worker ", worker_index(), " of ", num_workers());
 }
 
-int MultiWorkerExtended::count_replicas_with_data(const InputProgress& progress) {
-  return input_.count(progress);
+InputTotals MultiWorkerExtended::add_up_input(const InputProgress& progress) {
+  return input_.add_up(progress);
 }
 
 uint64_t MultiWorkerExtended::agree_on_seed(uint64_t mine) {
@@ -37,9 +37,9 @@ uint64_t MultiWorkerExtended::agree_on_seed(uint64_t mine) {
   return static_cast<uint64_t>(seed.item<int64_t>());
 }
 
-std::vector<at::Tensor> MultiWorkerExtended::gather_from_workers(const at::Tensor& mine,
-                                                                 std::string_view name) {
-  return ops_->gather_bytes(mine, name, communication_options());
+std::vector<at::Tensor> MultiWorkerExtended::gather_from_workers(
+    const at::Tensor& mine, std::string_view name, const CommunicationOptions& options) {
+  return ops_->gather_bytes(mine, name, options);
 }
 
 void MultiWorkerExtended::take_from_first_worker(const at::Tensor& tensor, std::string_view name) {

@@ -40,11 +40,12 @@ class MultiWorkerExtended : public LocalExtended {
   bool should_checkpoint() const override { return worker_index() == 0; }
   bool should_save_summary() const override { return worker_index() == 0; }
 
-  int count_replicas_with_data(const InputProgress& progress) override;
+  InputTotals add_up_input(const InputProgress& progress) override;
   void end_input_pass(int64_t pass) override { input_.forget(pass); }
   uint64_t agree_on_seed(uint64_t mine) override;
-  std::vector<at::Tensor> gather_from_workers(const at::Tensor& mine,
-                                              std::string_view name) override;
+  using LocalExtended::gather_from_workers;
+  std::vector<at::Tensor> gather_from_workers(const at::Tensor& mine, std::string_view name,
+                                              const CommunicationOptions& options) override;
   void take_from_first_worker(const at::Tensor& tensor, std::string_view name) override;
 
  private:

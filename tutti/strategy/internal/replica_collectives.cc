@@ -54,7 +54,8 @@ class AllGatherRequest final : public MeetingRequest {
         local_replica_(context.local_replica_id()),
         leaves_(leaves),
         structure_(structure),
-        axis_(axis) {
+        axis_(axis),
+        options_(options) {
     options.validate();
     set_timeout(options.timeout);
     mark(static_cast<uint64_t>(axis_));
@@ -113,11 +114,12 @@ class AllGatherRequest final : public MeetingRequest {
       }
       int64_t begin = 0;
       const std::string what = message("extents of all_gather(axis ", axis_, "), leaf ", i);
-      const auto workers = strategy_.gather_from_workers(extents.view(at::kByte), what);
+      const auto workers = strategy_.gather_from_workers(extents.view(at::kByte), what, options_);
       for (int w = 0; w < strategy_.worker_index(); ++w) {
         begin += workers[static_cast<size_t>(w)].view(at::kLong).sum().item<int64_t>();
       }
-      const at::Tensor all = strategy_.gather(PerReplica<at::Tensor>(parts), axes_[i]);
+      const at::Tensor all = strategy_.cross_device_ops().gather(
+          PerReplica<at::Tensor>(parts), Destinations(parts[0]), axes_[i], options_)[0];
       for (size_t r = 0; r < requests.size(); ++r) {
         request(r)->outputs_[i] = all.to(parts[r].device(), /*non_blocking=*/false, /*copy=*/r > 0);
         request(r)->begins_.push_back(begin);
@@ -152,6 +154,7 @@ class AllGatherRequest final : public MeetingRequest {
   const LeafList& leaves_;  // these two outlive the call
   const std::string& structure_;
   int64_t axis_;
+  const CommunicationOptions options_;
   std::vector<int64_t> axes_;
   std::vector<int64_t> begins_;
   std::vector<at::Tensor> outputs_;

@@ -34,11 +34,11 @@ T combine_scalars(ReduceOp op, T a, T b) {
 
 template <class T>
 std::vector<T> values_of_workers(StrategyExtended& strategy, const std::string& what,
-                                 std::vector<T>& local) {
+                                 std::vector<T>& local, const CommunicationOptions& options) {
   const auto bytes = static_cast<int64_t>(local.size() * sizeof(T));
   const at::Tensor mine = at::from_blob(local.data(), {bytes}, at::kByte);
   std::vector<T> all;
-  for (const at::Tensor& each : strategy.gather_from_workers(mine, what)) {
+  for (const at::Tensor& each : strategy.gather_from_workers(mine, what, options)) {
     if (each.numel() != bytes) {
       throw Error(
           ErrorCode::kFailedPrecondition,
@@ -55,7 +55,7 @@ std::vector<T> values_of_workers(StrategyExtended& strategy, const std::string& 
 }  // namespace
 
 void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<Leaf>& column,
-                    const Leaf& result) {
+                    const Leaf& result, const CommunicationOptions& options) {
   visit_scalar(column[0], [&](auto& first) {
     using T = std::remove_reference_t<decltype(first)>;
     if constexpr (!std::is_same_v<T, bool>) {
@@ -67,7 +67,7 @@ void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<L
       for (const Leaf& leaf : column) values.push_back(*static_cast<T*>(leaf.data));
       if (strategy.num_workers() > 1) {
         const std::string what = message("reduce(", op, ") of a number, ", column[0].describe());
-        values = values_of_workers(strategy, what, values);
+        values = values_of_workers(strategy, what, values, options);
       }
       const auto count = static_cast<T>(values.size());
       T reduced = reduce_tree_scalars(std::span(values), [&](T a, T b) {

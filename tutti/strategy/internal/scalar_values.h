@@ -18,7 +18,7 @@ namespace internal {
 /// Reduces C++ numbers, one per local replica, over all replicas by the canonical tree into
 /// `result`.
 void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<Leaf>& column,
-                    const Leaf& result);
+                    const Leaf& result, const CommunicationOptions& options);
 
 }  // namespace internal
 }  // namespace tutti

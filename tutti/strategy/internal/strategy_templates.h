@@ -81,7 +81,7 @@ auto Strategy::reduce_nest(ReduceOp op, const V& value, at::OptionalIntArrayRef 
           return value;
         }
       }();
-      internal::reduce_plain(*extended_, op, leaves_of(result), axis);
+      internal::reduce_plain(*extended_, op, leaves_of(result), axis, internal::is_mirrored<V>);
       return result;
     }
   }
@@ -104,8 +104,9 @@ auto Strategy::gather(const V& value, int64_t axis) const {
       internal::gather_per_replica(*extended_, leaves, structures, leaves_of(result), axis);
       return result;
     } else {
-      internal::gather_plain(*extended_, leaves_of(value));
-      return value;
+      T result = value;
+      internal::gather_plain(*extended_, leaves_of(result), axis);
+      return result;
     }
   }
 }

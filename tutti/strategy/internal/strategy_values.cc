@@ -215,7 +215,8 @@ void reduce_per_replica(const StrategyExtended& strategy, ReduceOp op, const Red
           "Strategy::reduce", op, parts, strategy.communication_options());
     } else {
       refuse_scalar_column(op, column[0], axis.has_value());
-      reduce_scalars(const_cast<StrategyExtended&>(strategy), op, column, result[i]);
+      reduce_scalars(const_cast<StrategyExtended&>(strategy), op, column, result[i],
+                     strategy.communication_options());
     }
   }
 }
@@ -246,8 +247,11 @@ void gather_per_replica(const StrategyExtended& strategy, const ReduceLeaves& le
 }
 
 void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList& result,
-                  at::OptionalIntArrayRef axis) {
+                  at::OptionalIntArrayRef axis, bool is_mirrored) {
   check_cross_replica(strategy, "reduce", "all_reduce()");
+  if (!is_mirrored && strategy.num_workers() > 1) {
+    return reduce_per_replica(strategy, op, {result}, {""}, result, axis);
+  }
   if (axis.has_value() && axis->empty()) axis = c10::nullopt;
   const bool same_everywhere =
       op == ReduceOp::kMean || op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -278,9 +282,12 @@ void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList&
   }
 }
 
-void gather_plain(const StrategyExtended& strategy, const LeafList& leaves) {
+void gather_plain(const StrategyExtended& strategy, const LeafList& result, int64_t axis) {
   check_cross_replica(strategy, "gather", "all_gather()");
-  for (const Leaf& leaf : leaves) {
+  if (strategy.num_workers() > 1) {
+    return gather_per_replica(strategy, {result}, {""}, result, axis);
+  }
+  for (const Leaf& leaf : result) {
     if (leaf.kind == Leaf::Kind::kIndexedSlices) {
       throw Error(ErrorCode::kUnimplemented,
                   "Strategy::gather: gather does not support IndexedSlices.");
@@ -322,7 +329,7 @@ void reduce_items_to(StrategyExtended& strategy, ReduceOp op,
         for (size_t d = 0; d < reduced.size(); ++d) item.results[d][i].slices() = reduced[d];
       } else {
         refuse_scalar_column(op, column[0], /*has_axis=*/false);
-        reduce_scalars(strategy, op, column, item.results[0][i]);
+        reduce_scalars(strategy, op, column, item.results[0][i], merged);
         for (const LeafList& result : item.results) {
           std::memcpy(result[i].data, item.results[0][i].data, item.results[0][i].bytes);
         }
@@ -337,8 +344,8 @@ void reduce_items_to(StrategyExtended& strategy, ReduceOp op,
 }
 
 void reduce_plain_to(StrategyExtended& strategy, ReduceOp op, const std::vector<LeafList>& results,
-                     const Destinations& destinations) {
-  reduce_plain(strategy, op, results[0], c10::nullopt);
+                     const Destinations& destinations, bool is_mirrored) {
+  reduce_plain(strategy, op, results[0], c10::nullopt, is_mirrored);
   for (size_t i = 0; i < results[0].size(); ++i) {
     const Leaf& first = results[0][i];
     if (first.kind == Leaf::Kind::kTensor && first.tensor().defined()) {
@@ -346,9 +353,16 @@ void reduce_plain_to(StrategyExtended& strategy, ReduceOp op, const std::vector<
           strategy.cross_device_ops().broadcast(first.tensor(), destinations);
       for (size_t d = 0; d < results.size(); ++d) results[d][i].tensor() = copies[d];
     } else if (first.kind == Leaf::Kind::kIndexedSlices) {
-      const Mirrored<IndexedSlices> copies = strategy.cross_device_ops().reduce(
-          ReduceOp::kSum, PerReplica<IndexedSlices>({first.slices()}), destinations);
-      for (size_t d = 0; d < results.size(); ++d) results[d][i].slices() = copies[d];
+      const IndexedSlices slices = first.slices();
+      const auto values = strategy.cross_device_ops().broadcast(slices.values(), destinations);
+      const auto indices = strategy.cross_device_ops().broadcast(slices.indices(), destinations);
+      for (size_t d = 0; d < results.size(); ++d) {
+        results[d][i].slices() = IndexedSlices(values[d], indices[d], slices.dense_shape());
+      }
+    } else if (first.kind != Leaf::Kind::kTensor && first.kind != Leaf::Kind::kString) {
+      for (size_t d = 1; d < results.size(); ++d) {
+        std::memcpy(results[d][i].data, first.data, first.bytes);
+      }
     }
   }
 }

@@ -51,9 +51,13 @@ void reduce_per_replica(const StrategyExtended& strategy, ReduceOp op, const Red
 void gather_per_replica(const StrategyExtended& strategy, const ReduceLeaves& leaves,
                         const std::vector<std::string>& structures, const LeafList& result,
                         int64_t axis);
+
+/// A value that is not per replica. Unless it is mirrored, every worker has its own, and they are
+/// combined over the workers.
 void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList& result,
-                  at::OptionalIntArrayRef axis);
-void gather_plain(const StrategyExtended& strategy, const LeafList& leaves);
+                  at::OptionalIntArrayRef axis, bool is_mirrored);
+void gather_plain(const StrategyExtended& strategy, const LeafList& result, int64_t axis);
+
 void check_components(const StrategyExtended& strategy, const char* function, size_t components);
 void check_cross_for_values(const StrategyExtended& strategy);
 
@@ -70,7 +74,7 @@ void reduce_items_to(StrategyExtended& strategy, ReduceOp op,
 
 /// `results` are copies of the value, one for each destination.
 void reduce_plain_to(StrategyExtended& strategy, ReduceOp op, const std::vector<LeafList>& results,
-                     const Destinations& destinations);
+                     const Destinations& destinations, bool is_mirrored);
 
 /// The replica of the strategy that the calling thread works for, or null.
 ReplicaContext* replica_of(const StrategyExtended& strategy);

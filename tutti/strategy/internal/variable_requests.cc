@@ -37,9 +37,9 @@ CombineUpdateRequest::CombineUpdateRequest(StrategyExtended& strategy,
                                            const VariableUpdate& update)
     : AllReduceRequest(update.function, strategy, context, to_reduce_op(update.aggregation),
                        update.leaves, kNoStructure, strategy.communication_options(), update.site),
+      strategy_(strategy),
       update_(update),
-      replicas_(strategy.num_replicas_in_sync()),
-      over_workers_(strategy.num_workers() > 1) {
+      replicas_(strategy.num_replicas_in_sync()) {
   mark(reinterpret_cast<uintptr_t>(&update.variable));
   if (update_.apply_once) set_completer(Completer::kLast);
 }
@@ -69,6 +69,19 @@ bool CombineUpdateRequest::is_zero() const {
          update_.leaves[0].tensor().item<double>() == 0;
 }
 
+// Mirrored values are; numbers may differ. The mean of equal ones might be rounded.
+bool CombineUpdateRequest::is_same_on_workers() const {
+  if (strategy_.num_workers() == 1 || update_.same == VariableUpdate::Same::kMirrored) return true;
+  if (update_.same != VariableUpdate::Same::kNumber ||
+      update_.aggregation != VariableAggregation::kMean) {
+    return false;
+  }
+  const at::Tensor mine = update_.leaves[0].tensor().detach().to(at::kCPU).reshape({1});
+  const auto all = strategy_.gather_from_workers(mine.view(at::kByte), update_.variable.describe());
+  return std::all_of(all.begin(), all.end(),
+                     [&](const at::Tensor& each) { return each.equal(all[0]); });
+}
+
 void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   const auto request = [&](size_t i) -> CombineUpdateRequest& {
     return *static_cast<CombineUpdateRequest*>(requests[i]);
@@ -88,7 +101,7 @@ void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
                         " replicas for ", update_.variable.describe(),
                         ". Give each replica's own tensor, use kMean, or multiply it yourself."));
   }
-  if (!all_same || over_workers_) {  // other workers may have other numbers
+  if (!all_same || !is_same_on_workers()) {
     AllReduceRequest::complete(requests);
   } else if (update_.leaves[0].kind == Leaf::Kind::kTensor) {
     const auto take = [](CombineUpdateRequest& each) { each.output(0).copy_(each.input(0)); };

@@ -45,11 +45,12 @@ class CombineUpdateRequest final : public AllReduceRequest {
 
  private:
   bool is_same_as(const CombineUpdateRequest& other) const;
+  bool is_same_on_workers() const;
   bool is_zero() const;
 
+  StrategyExtended& strategy_;
   const VariableUpdate& update_;
   int replicas_;
-  bool over_workers_;
 };
 
 /// The value of replica 0 for everybody.

@@ -91,7 +91,8 @@ std::vector<std::string> parse_texts(const std::string& answer, size_t ranks) {
   const nlohmann::json json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (!json.is_array() || json.size() != ranks) {
     throw Error(ErrorCode::kUnavailable,
-                "MultiWorkerMirroredStrategy: worker 0 sent an answer that makes no sense.");
+                message("MultiWorkerMirroredStrategy: worker 0 did not send a text of each of ",
+                        ranks, " workers. Do all workers run the same version?"));
   }
   std::vector<std::string> texts;
   for (const nlohmann::json& each : json)

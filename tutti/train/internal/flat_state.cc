@@ -206,6 +206,22 @@ void FlatState::update_piece(const Piece& piece, const UpdateRule& rule, double 
   }
 }
 
+std::vector<at::Tensor> FlatState::states_of(size_t parameter) const {
+  std::vector<at::Tensor> states;
+  const ParameterLayout& layout = flat_.layout();
+  for (size_t s = 0; s < layout.slots.size(); ++s) {
+    const ParameterSlot& slot = layout.slots[s];
+    if (slot.info.parameter != parameter || first_update_[s] < 0) continue;
+    for (int i = 0; i < num_states_; ++i) {
+      states.push_back(states_[slot.buffer][i]
+                           .narrow(0, slot.offset, slot.info.numel)
+                           .clone()
+                           .view(flat_.parameter(0, s).sizes()));
+    }
+  }
+  return states;
+}
+
 size_t FlatState::bytes() const {
   size_t bytes = 0;
   for (const auto& states : states_) {

@@ -53,6 +53,9 @@ class FlatState {
   int64_t update(const GradientChunk& chunk, std::span<const UpdateRule> rules, double factor,
                  int64_t updates, bool check);
 
+  /// Copies of the states of a parameter, in its shape; none before its first update.
+  std::vector<at::Tensor> states_of(size_t parameter) const;
+
   size_t bytes() const;
   size_t master_bytes() const;
 

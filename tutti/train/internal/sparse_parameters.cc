@@ -127,7 +127,7 @@ void SparseParameters::gather(StrategyExtended& strategy) {
       for (size_t r = 0; r < table.gradients.size(); ++r) {
         const auto rows = take(8).view(at::kLong).item<int64_t>();
         Gradient& gradient = table.of_all.emplace_back();
-        gradient.rows = take(rows * 8).view(at::kLong);
+        gradient.rows = take(rows < worker.numel() ? rows * 8 : -1).view(at::kLong);
         gradient.values = take(rows * row_bytes).view(dtype).view({rows, table.row_size});
       }
     }
@@ -183,13 +183,15 @@ void SparseParameters::sum_part(Table& table, size_t worker) const {
   part.values = values.narrow(0, 0, static_cast<int64_t>(part.rows.size()));
 }
 
+// Row by row: how many parts there are depends on how many replicas this process has.
 double SparseParameters::square_sum() const {
   double sum = 0;
   for (const Table& table : tables_) {
     for (const Part& part : table.parts) {
-      sum += internal::square_sum(part.values.scalar_type(), part.values.data_ptr(),
-                                  part.values.numel())
-                 .sum;
+      for (size_t i = 0; i < part.rows.size(); ++i) {
+        const void* const row = row_at(part.values, static_cast<int64_t>(i), table.row_size);
+        sum += internal::square_sum(part.values.scalar_type(), row, table.row_size).sum;
+      }
     }
   }
   return sum;
@@ -315,6 +317,15 @@ size_t SparseParameters::parameter_bytes() const {
     bytes += parameter(table, 0).nbytes() * (shared_ ? 1 : modules_.size());
   }
   return bytes;
+}
+
+std::vector<at::Tensor> SparseParameters::states_of(size_t parameter) const {
+  std::vector<at::Tensor> states;
+  for (const Table& table : tables_) {
+    if (table.entry.parameter != parameter) continue;
+    for (const at::Tensor& state : table.state) states.push_back(state.clone());
+  }
+  return states;
 }
 
 size_t SparseParameters::state_bytes() const {

@@ -63,6 +63,9 @@ class SparseParameters {
 
   void publish(size_t replica);
 
+  /// Copies of the states of a parameter; none before its first update.
+  std::vector<at::Tensor> states_of(size_t parameter) const;
+
   size_t parameter_bytes() const;
   size_t state_bytes() const;
 

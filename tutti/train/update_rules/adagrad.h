@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <array>
+
 #include "tutti/train/update_rules/update_slice.h"
 
 namespace tutti {
@@ -20,6 +22,9 @@ struct AdagradRule {
 
   static constexpr const char* kName = "adagrad";
   int num_states() const { return 1; }
+  std::array<double, 5> options() const {
+    return {lr, lr_decay, weight_decay, initial_accumulator_value, eps};
+  }
   double initial_state(int) const { return initial_accumulator_value; }
   bool operator==(const AdagradRule&) const = default;
 };

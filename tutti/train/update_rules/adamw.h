@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <array>
+
 #include "tutti/train/update_rules/update_slice.h"
 
 namespace tutti {
@@ -22,6 +24,9 @@ struct AdamWRule {
 
   static constexpr const char* kName = "adamw";
   int num_states() const { return amsgrad ? 3 : 2; }
+  std::array<double, 6> options() const {
+    return {lr, beta1, beta2, eps, weight_decay, amsgrad ? 1.0 : 0.0};
+  }
   double initial_state(int) const { return 0; }
   bool operator==(const AdamWRule&) const = default;
 };

@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <array>
+
 #include "tutti/train/update_rules/update_slice.h"
 
 namespace tutti {
@@ -21,6 +23,9 @@ struct RmspropRule {
 
   static constexpr const char* kName = "rmsprop";
   int num_states() const { return 1 + (momentum != 0 ? 1 : 0) + (centered ? 1 : 0); }
+  std::array<double, 6> options() const {
+    return {lr, alpha, eps, weight_decay, momentum, centered ? 1.0 : 0.0};
+  }
   double initial_state(int) const { return 0; }
   bool operator==(const RmspropRule&) const = default;
 };

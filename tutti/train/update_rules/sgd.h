@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <array>
+
 #include "tutti/train/update_rules/update_slice.h"
 
 namespace tutti {
@@ -22,6 +24,9 @@ struct SgdRule {
 
   static constexpr const char* kName = "sgd";
   int num_states() const { return momentum == 0 ? 0 : 1; }
+  std::array<double, 5> options() const {
+    return {lr, momentum, dampening, weight_decay, nesterov ? 1.0 : 0.0};
+  }
   double initial_state(int) const { return 0; }
   bool operator==(const SgdRule&) const = default;
 };

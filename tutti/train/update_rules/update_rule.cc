@@ -16,6 +16,15 @@ std::string name_of(const UpdateRule& rule) {
   return std::visit([](const auto& r) { return std::string(r.kName); }, rule);
 }
 
+void append_options(const UpdateRule& rule, std::vector<double>& list) {
+  std::visit(
+      [&](const auto& r) {
+        const auto options = r.options();
+        list.insert(list.end(), options.begin(), options.end());
+      },
+      rule);
+}
+
 void apply(const UpdateRule& rule, const UpdateSlice<float>& slice) {
   std::visit([&](const auto& r) { apply(r, slice); }, rule);
 }

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "tutti/train/update_rules/adagrad.h"
 #include "tutti/train/update_rules/adam.h"
@@ -33,6 +34,10 @@ double initial_state(const UpdateRule& rule, int i);
 
 /// "adamw"
 std::string name_of(const UpdateRule& rule);
+
+/// Adds its hyperparameters to a list, in the order in which it declares them; the learning rate is
+/// the first.
+void append_options(const UpdateRule& rule, std::vector<double>& list);
 
 /// One update of the slice. Pure: the result depends on the arguments and the instruction set of
 /// the CPU alone, element by element, so a slice may be cut anywhere. Hyperparameters and the

@@ -17,6 +17,12 @@ void throw_not_only(size_t size) {
                       "Strategy::reduce, Strategy::local_results or operator[]."));
 }
 
+void throw_no_rows() {
+  throw Error(ErrorCode::kFailedPrecondition,
+              "PerReplica::global_rows: the value is no step of a distributed dataset. Ask the one "
+              "that the loop over the dataset gave.");
+}
+
 void throw_empty(const char* class_name) {
   throw Error(ErrorCode::kInvalidArgument,
               message(class_name, ": there must be at least one component."));

@@ -28,6 +28,7 @@ struct FromSlots {};
 
 [[noreturn]] void throw_no_component(const char* class_name, size_t index, size_t size);
 [[noreturn]] void throw_not_only(size_t size);
+[[noreturn]] void throw_no_rows();
 [[noreturn]] void throw_empty(const char* class_name);
 
 template <class T>

@@ -14,9 +14,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
-#include "tutti/collectives/reduction_tree.h"
 #include "tutti/values/reduce_op.h"
 
 #include "tests/support/tensors.h"
@@ -83,36 +81,7 @@ T expected_reduction(ReduceOp op, size_t replicas, const Leaf& leaf) {
 
 /// The reduction of one tensor per replica, in host memory and any layout, by a plain loop over
 /// elements. The mean of integers is taken of their sum in int64.
-inline at::Tensor expected_tensor(ReduceOp op, const std::vector<at::Tensor>& components) {
-  std::vector<at::Tensor> inputs;
-  for (const at::Tensor& each : components) inputs.push_back(each.detach().contiguous());
-  const at::ScalarType dtype = inputs[0].scalar_type();
-  at::Tensor result =
-      at::empty(inputs[0].sizes(), at::TensorOptions().dtype(reduced_dtype(op, dtype)));
-  with_type(dtype, [&]<class T>() {
-    for (int64_t i = 0; i < result.numel(); ++i) {
-      if constexpr (std::is_integral_v<T>) {
-        if (op == ReduceOp::kMean) {
-          uint64_t bits = 0;  // sums of int64 may wrap
-          for (const at::Tensor& input : inputs) {
-            bits += static_cast<uint64_t>(input.data_ptr<T>()[i]);
-          }
-          const auto sum = static_cast<int64_t>(bits);
-          const auto n = static_cast<int64_t>(inputs.size());
-          if (result.scalar_type() == at::kDouble) {
-            result.data_ptr<double>()[i] = static_cast<double>(sum) / static_cast<double>(n);
-          } else {
-            result.data_ptr<float>()[i] = static_cast<float>(sum) / static_cast<float>(n);
-          }
-          continue;
-        }
-      }
-      result.data_ptr<T>()[i] = expected_reduction<T>(
-          op, inputs.size(), [&](size_t r) { return inputs[r].data_ptr<T>()[i]; });
-    }
-  });
-  return result;
-}
+at::Tensor expected_tensor(ReduceOp op, const std::vector<at::Tensor>& components);
 
 /// Whether values of T can be reduced by `op` in place, that is, with a result of the same type.
 template <class T>

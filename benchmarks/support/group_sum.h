@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A sum over the ranks of a group as strategies make it, for benchmarks.
+
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "tutti/collectives/communicator.h"
+#include "tutti/collectives/worker_all_reduce.h"
+
+namespace bench {
+
+/// In place.
+inline void sum_over_group(tutti::WorkerGroup& group, const tutti::WorkerTree& tree, float* data,
+                           int64_t count) {
+  tutti::Communicator& channel = group.channel(tutti::GroupChannel::kGradients);
+  tutti::WorkerReduction reduction;
+  reduction.count = count;
+  reduction.nodes.push_back(data);
+  reduction.outputs.push_back(data);
+  tutti::Operation operation;
+  operation.name = "gradients";
+  operation.sizes = c10::IntArrayRef(&count, 1);
+  tutti::start_all_reduce(channel, tree, std::move(reduction), operation, channel.deadline())
+      ->wait();
+}
+
+}  // namespace bench

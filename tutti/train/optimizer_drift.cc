@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Notices replicas, and workers, whose parameters or settings drift apart.
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/train/internal/flat_kernels.h"
+#include "tutti/train/internal/flat_parameters.h"
+#include "tutti/train/internal/flat_state.h"
+#include "tutti/train/internal/name_lists.h"
+#include "tutti/train/optimizer_core.h"
+
+namespace tutti {
+namespace {
+
+// The numbers of a statement; kind and options of each group's rule follow.
+enum Stated : size_t { kHash, kIsStep, kFactor, kClipNorm, kAccumulate, kNonFinite, kRules };
+
+}  // namespace
+
+// ---- replicas that drift apart -----------------------------------------------------------------
+//
+// Parameters of the optimizer are compared when they are updated, which has them in a cache;
+// those that it does not update by a hash, a part of them in each step.
+
+void OptimizerCore::note_difference(int64_t code) {
+  int64_t seen = different_.load(std::memory_order_relaxed);
+  // The last slot is the first parameter.
+  while (code > seen && !different_.compare_exchange_weak(seen, code, std::memory_order_relaxed)) {
+  }
+}
+
+void OptimizerCore::compare_share(size_t replica) {
+  if (options_.check_every == 0 || flat_->is_shared() || replica == 0) return;
+  for (size_t s = 0; s < flat_->layout().slots.size(); ++s) {
+    const at::Tensor& mine = flat_->parameter(replica, s);
+    const at::Tensor& first = flat_->parameter(0, s);
+    if (!mine.device().is_cpu() || !mine.is_contiguous() || !first.is_contiguous()) continue;
+    if (mine.nbytes() != first.nbytes()) continue;
+    if (!internal::same_bytes(mine.data_ptr(), first.data_ptr(), mine.nbytes())) {
+      note_difference(internal::Difference{s, replica}.code());
+    }
+  }
+}
+
+void OptimizerCore::check_difference(size_t replica) {
+  const int64_t code = different_.load(std::memory_order_relaxed);
+  if (code < 0) return;
+  const auto difference = internal::Difference::of(code);
+  throw_difference(flat_->name(difference.slot), difference.replica, replica);
+}
+
+void OptimizerCore::throw_difference(const std::string& name, size_t other, size_t replica) const {
+  throw Error(ErrorCode::kDataLoss,
+              message("DistributedOptimizer::step: the parameter '", name, "' of replica ", other,
+                      " differs from that of replica 0 in step ", replicas_[replica].steps + 1,
+                      ". Something changed it on one replica only. Change parameters outside of "
+                      "run(), on all copies (for_each(), copy_from_primary()), or load a "
+                      "checkpoint."));
+}
+
+void OptimizerCore::hash_share(size_t replica) {
+  Replica& me = replicas_[replica];
+  std::vector<uint64_t>& hashes = me.hashes[me.steps % 2];
+  hashes.clear();
+  if (options_.check_every == 0 || replicas_.size() == 1 || flat_->is_shared()) return;
+  const auto every = static_cast<size_t>(options_.check_every);
+  for (size_t i = static_cast<size_t>(me.steps) % every; i < unmanaged_.size(); i += every) {
+    const at::Tensor& parameter = modules_->parameter(replica, unmanaged_[i]);
+    const bool readable = parameter.device().is_cpu() && parameter.is_contiguous();
+    hashes.push_back(readable ? internal::hash_bytes(parameter.data_ptr(), parameter.nbytes()) : 0);
+  }
+}
+
+void OptimizerCore::check_hashes(size_t replica) {
+  const Replica& me = replicas_[replica];
+  const auto hashes = [&](size_t r) -> const std::vector<uint64_t>& {
+    return replicas_[r].hashes[me.steps % 2];
+  };
+  for (size_t i = 0; i < hashes(replica).size(); ++i) {
+    for (size_t r = 1; r < replicas_.size(); ++r) {
+      if (hashes(r)[i] == hashes(0)[i]) continue;
+      const auto every = static_cast<size_t>(options_.check_every);
+      const size_t due = static_cast<size_t>(me.steps) % every + i * every;
+      throw_difference(modules_->parameter_names()[unmanaged_[due]], r, replica);
+    }
+  }
+}
+
+// ---- workers that drift apart ------------------------------------------------------------------
+//
+// What decides an update exists once in a worker. Other workers have their own, so it travels
+// beside the gradients, with a hash of a part of the parameters: all of them in `check_every`
+// steps.
+
+// Of the first replica, in this step; or the names of the parameters that the part touches.
+double OptimizerCore::hash_of_part(std::vector<std::string>* names) const {
+  if (options_.check_every == 0) return 0;
+  const auto every = static_cast<size_t>(options_.check_every);
+  const size_t turn = static_cast<size_t>(replicas_[0].steps) % every;
+  uint64_t hash = 0;
+  const auto add = [&](const at::Tensor& values, size_t begin, size_t end) {
+    if (names != nullptr || end == begin || !values.device().is_cpu()) return;
+    const auto* const data = static_cast<const std::byte*>(values.data_ptr());
+    hash = (hash ^ internal::hash_bytes(data + begin, end - begin)) * 0x9e3779b97f4a7c15;
+  };
+  for (size_t b = 0; b < flat_->layout().buffers.size(); ++b) {
+    const at::Tensor& values = flat_->values(0, b);
+    const auto cut = [&](size_t turns) { return values.nbytes() * turns / every; };
+    add(values, cut(turn), cut(turn + 1));
+    for (size_t s = 0; names != nullptr && s < flat_->layout().slots.size(); ++s) {
+      const ParameterSlot& slot = flat_->layout().slots[s];
+      const auto begin = static_cast<size_t>(slot.offset) * values.element_size();
+      const auto end = static_cast<size_t>(slot.offset + slot.info.numel) * values.element_size();
+      if (slot.buffer != b || end <= cut(turn) || begin >= cut(turn + 1)) continue;
+      names->push_back(flat_->name(s));
+    }
+  }
+  for (size_t i = turn; i < unmanaged_.size(); i += every) {
+    const at::Tensor& parameter = modules_->parameter(0, unmanaged_[i]);
+    if (names != nullptr) names->push_back(modules_->parameter_names()[unmanaged_[i]]);
+    if (parameter.is_contiguous()) add(parameter, 0, parameter.nbytes());
+  }
+  return std::bit_cast<double>(hash);
+}
+
+void OptimizerCore::state_settings(bool is_step, double gradient_factor) {
+  if (extended_.num_workers() == 1 || replicas_[0].is_synchronized) return;
+  statement_.assign(kRules, 0);
+  statement_[kHash] = hash_of_part(nullptr);
+  statement_[kIsStep] = is_step ? 1 : 0;
+  statement_[kFactor] = gradient_factor;
+  statement_[kClipNorm] = options_.clip_norm.value_or(0);
+  statement_[kAccumulate] = options_.accumulate;
+  statement_[kNonFinite] = static_cast<double>(options_.non_finite);
+  if (fused_ && !is_step) update_.rules(replicas_[0].rules);
+  for (const UpdateRule& rule : replicas_[0].rules) {
+    statement_.push_back(static_cast<double>(rule.index()));
+    append_options(rule, statement_);
+  }
+  reducer_->set_statement(statement_);
+}
+
+void OptimizerCore::check_statement(size_t replica) const {
+  const std::optional<GradientReducer::Disagreement> found = reducer_->disagreement();
+  if (!found) return;
+  const auto& [workers, number, values] = *found;
+  const int64_t step = replicas_[replica].steps + 1;
+  if (number == kHash) {
+    std::vector<std::string> names;
+    hash_of_part(&names);
+    throw Error(ErrorCode::kDataLoss,
+                message("DistributedOptimizer::step: parameters of ", workers[1],
+                        " differ from those of ", workers[0], " in step ", step, ", among them ",
+                        internal::first_few(std::move(names)),
+                        ". Something changed them on one worker only. Change parameters on all "
+                        "workers alike, or load a checkpoint on all of them."));
+  }
+  static constexpr std::array<const char*, kRules> kNames = {
+      "",
+      "whether step() or synchronize() sums the gradients",
+      "the gradient factor",
+      "clip_norm",
+      "accumulate",
+      "non_finite"};
+  std::string what;
+  if (number < kRules) {
+    what = kNames[number];
+  } else {
+    size_t rest = number - kRules;
+    for (size_t g = 0; what.empty() && g < replicas_[0].rules.size(); ++g) {
+      const UpdateRule& rule = replicas_[0].rules[g];
+      std::vector<double> numbers = {0};  // its kind
+      append_options(rule, numbers);
+      if (rest == 0) what = message("the kind of optimizer of group ", g);
+      if (rest == 1) what = message("the learning rate of group ", g);
+      if (rest > 1 && rest < numbers.size()) {
+        what = message("option ", rest, " of ", name_of(rule), " in group ", g);
+      }
+      rest -= std::min(rest, numbers.size());
+    }
+  }
+  throw Error(ErrorCode::kFailedPrecondition,
+              message("DistributedOptimizer::step: ", what, " is ", values[0], " on ", workers[0],
+                      ", but ", values[1], " on ", workers[1], " in step ", step,
+                      ". All workers must make the same update: what decides it, such as a "
+                      "schedule, may depend only on what all of them have."));
+}
+
+}  // namespace tutti
