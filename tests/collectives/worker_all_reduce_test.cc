@@ -2,7 +2,14 @@
 
 #include "tutti/collectives/worker_all_reduce.h"
 
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -100,6 +107,113 @@ TEST(WorkerAllReduce, GivesTheSameBitsInManyBlocks) {
     compare(workers, 1, kCount, at::kFloat, ReduceOp::kSum);
     compare(workers, 2, kCount, at::kHalf, ReduceOp::kMean);
     compare(workers, 3, kCount, at::kFloat, ReduceOp::kSum);
+  }
+}
+
+// ---- a peer whose ring is full
+
+// The message of the peer is there from the beginning; what is posted is kept.
+class CrowdedLink final : public Link {
+ public:
+  CrowdedLink(std::atomic<int>& refusals, Incoming incoming, std::vector<float>& posted)
+      : refusals_(refusals), incoming_(incoming), posted_(posted) {}
+
+  bool can_post() override { return refusals_.fetch_sub(1) <= 0; }
+  size_t max_message_bytes() const override { return 1 << 20; }
+  void post(const MessageHead&, const Fingerprint&, Pieces pieces, Use) override {
+    for (const auto& piece : pieces) {
+      const auto* const values = reinterpret_cast<const float*>(piece.data());
+      posted_.insert(posted_.end(), values, values + piece.size() / sizeof(float));
+    }
+  }
+  const Incoming* peek() override { return &incoming_; }
+  void pop() override {}
+  bool drained() override { return true; }
+  uint32_t arm() override { return 0; }
+  void park(uint32_t, const Deadline&) override {}
+  void disarm() override {}
+  std::optional<PeerFailure> failure() override { return std::nullopt; }
+  std::optional<PeerFailure> reported_failure() override { return std::nullopt; }
+  void abort(ErrorCode, const std::string&) override {}
+
+ private:
+  std::atomic<int>& refusals_;
+  Incoming incoming_;
+  std::vector<float>& posted_;
+};
+
+// The result comes to where the own value lies, which the peer must get as it was.
+TEST(WorkerAllReduce, SendsItsValuesBeforeItOverwritesThem) {
+  const std::vector<float> theirs = {10, 20, 30};
+  const int64_t count = 3;
+  Operation operation;
+  operation.name = "x";
+  operation.sizes = c10::IntArrayRef(&count, 1);
+  Operation described = operation;
+  described.kind = OperationKind::kAllReduce;
+  described.op = ReduceOp::kSum;
+  described.dtype = at::kFloat;
+  const Fingerprint fingerprint = make_fingerprint(described, 1);
+  Incoming incoming;
+  incoming.head = {fingerprint.hash, 0, 3, 0};
+  incoming.fingerprint = &fingerprint;
+  incoming.bytes = std::as_bytes(std::span(theirs));
+  std::atomic<int> refusals{2};
+  std::vector<float> posted;
+  WorkerGroup::Links links(kGroupChannels);
+  for (auto& each : links) {
+    each.push_back(nullptr);
+    each.push_back(std::make_unique<CrowdedLink>(refusals, incoming, posted));
+  }
+  WorkerGroup::Options options;
+  options.epoch = 1;
+  options.names = {"rank 0", "rank 1"};
+  WorkerGroup group(options, std::move(links), nullptr, nullptr);
+  const WorkerTree tree(2, 1);
+  std::vector<float> values = {1, 2, 3};
+  WorkerReduction job;
+  job.count = count;
+  job.nodes.push_back(values.data());
+  job.outputs.push_back(values.data());
+  Communicator& channel = group.channel(GroupChannel::kGradients);
+  const auto transfer =
+      start_all_reduce(channel, tree, std::move(job), operation, channel.deadline());
+  EXPECT_FALSE(transfer->advance());
+  EXPECT_FALSE(transfer->advance());
+  EXPECT_TRUE(transfer->advance());
+  EXPECT_EQ(posted, (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(values, (std::vector<float>{11, 22, 33}));
+}
+
+// Whatever goes wrong in the middle, the other ranks hear what it was.
+TEST(WorkerAllReduce, TellsTheOthersWhyItFailed) {
+  const auto errors = run_thread_ranks(3, [](WorkerGroup& group) {
+    const WorkerTree tree(3, 1);
+    std::vector<float> values(100'000, 1.0F);
+    WorkerReduction job;
+    job.count = static_cast<int64_t>(values.size());
+    job.nodes.push_back(values.data());
+    job.outputs.push_back(values.data());
+    if (group.rank() == 1) {
+      job.prepare = [](int64_t, int64_t) { throw std::runtime_error("no more paper"); };
+    }
+    Operation operation;
+    operation.name = "x";
+    Communicator& channel = group.channel(GroupChannel::kGradients);
+    start_all_reduce(channel, tree, std::move(job), operation, channel.deadline())->wait();
+  });
+  for (size_t r = 0; r < errors.size(); ++r) {
+    ASSERT_NE(errors[r], nullptr);
+    try {
+      std::rethrow_exception(errors[r]);
+    } catch (const Error& error) {
+      EXPECT_NE(r, 1U);
+      EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+      EXPECT_NE(std::string(error.what()).find("no more paper"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("task:1"), std::string::npos) << error.what();
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(r, 1U) << error.what();
+    }
   }
 }
 

@@ -118,7 +118,7 @@ TEST(WorkerGradientReducer, CarriesFlagsStatementsAndAttachments) {
       // In step 2 worker 1 has another number than the others.
       const std::vector<double> statement = {1.5, step == 2 && rank == 1 ? 7.0 : 8.0, 0.25};
       reducer.set_statement(statement);
-      reducer.attachment().assign(10 + rank, std::byte(rank + static_cast<size_t>(step)));
+      reducer.attachment()->assign(10 + rank, std::byte(rank + static_cast<size_t>(step)));
       worker.run_step(step);
       EXPECT_EQ(std::vector<uint8_t>(reducer.flags().begin(), reducer.flags().end()),
                 (std::vector<uint8_t>{1, 1, 1, 0}));

@@ -197,6 +197,8 @@ TEST_P(MultiWorker, KeepsVariablesAlike) {
                                .synchronization = VariableSynchronization::kOnRead,
                                .aggregation = VariableAggregation::kOnlyFirstReplica});
     const Variable number(0.0F, {.name = "number", .aggregation = VariableAggregation::kMean});
+    const Variable own(0.0F, {.name = "own", .aggregation = VariableAggregation::kMean});
+    const Variable total(0.0F, {.name = "total", .aggregation = VariableAggregation::kSum});
     strategy.run([&] {
       const int id = get_replica_context()->replica_id_in_sync_group();
       const at::Tensor mine = at::full({2}, 0.5F + static_cast<float>(id));
@@ -205,9 +207,51 @@ TEST_P(MultiWorker, KeepsVariablesAlike) {
       sum.assign_add(mine);
       first_read.assign(mine);
       number.assign(1.5F + 0x1p-22F);  // three of them add up to a number that is rounded
+      // Some workers have equal numbers, others do not.
+      own.assign(id == 0 ? 1.0F : 2.0F);
+      if (get_replica_context()->num_replicas_in_sync() > 1) total.assign(id == 0 ? 1.0F : 2.0F);
     });
     return at::cat({mirrored.read_value(), first.read_value(), sum.read_value(),
-                    first_read.read_value(), number.read_value().view({1})});
+                    first_read.read_value(), number.read_value().view({1}),
+                    own.read_value().view({1}), total.read_value().view({1})});
+  });
+}
+
+TEST_P(MultiWorker, RefusesToSumANumberThatAllReplicasBring) {
+  if (all() == 1) return;
+  const auto update = [](const Strategy& strategy) {
+    const auto scope = strategy.scope();
+    const Variable total(0.0F, {.name = "total", .aggregation = VariableAggregation::kSum});
+    strategy.run([&] { total.assign(2.0F); });
+  };
+  expect_all_refuse(update, ErrorCode::kInvalidArgument, {"non-distributed value", "'total'"});
+}
+
+// Workers fill the buckets of one step in different runs if a parameter is used on some only.
+TEST_P(MultiWorker, MakesAStepInALaterRunThanBackward) {
+  struct Net : torch::nn::Module {
+    torch::nn::Linear used{nullptr}, rare{nullptr};
+    Net() {
+      used = register_module("used", torch::nn::Linear(3, 3));
+      rare = register_module("rare", torch::nn::Linear(3, 3));
+    }
+  };
+  expect_as_mirrored([](const Strategy& strategy) {
+    auto model = replicate<Net>(strategy);
+    DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(0.1),
+                                                      {.bytes_per_bucket = 1});
+    for (int step = 0; step < 4; ++step) {
+      strategy.run([&] {
+        const int id = get_replica_context()->replica_id_in_sync_group();
+        optimizer.zero_grad();
+        at::Tensor out = model->used(at::full({2, 3}, 1.0F + static_cast<float>(id)));
+        if (id == 0) out = model->rare(out);
+        out.sum().backward();
+      });
+      strategy.run([&] { optimizer.step(); });
+    }
+    return at::cat({model.primary().used->weight.detach().flatten(),
+                    model.primary().rare->weight.detach().flatten()});
   });
 }
 
@@ -311,13 +355,16 @@ TEST_P(MultiWorker, NormalisesAndMeasuresOverAllReplicas) {
     const metrics::Mean mean(strategy, "mean");
     const auto out = strategy.run([&] {
       const int id = get_replica_context()->replica_id_in_sync_group();
-      const at::Tensor y = model->norm(of_replica(1 + id % 2));
+      at::Tensor x = of_replica(1 + id % 2).requires_grad_();
+      const at::Tensor y = model->norm(x);
       mean.update(y[0]);
-      return y;
+      (y * of_replica(2 - id % 2).sum()).square().sum().backward();
+      return std::tuple(y.detach(), x.grad());
     });
-    return at::cat({strategy.gather(out, 0).detach().flatten(),
+    const auto [outputs, gradients] = out;
+    return at::cat({strategy.gather(outputs, 0).flatten(), strategy.gather(gradients, 0).flatten(),
                     at::scalar_tensor(mean.result(), at::kFloat).view({1}),
-                    model.primary().norm->running_mean});
+                    model.primary().norm->running_mean, model.primary().norm->running_var});
   });
 }
 

@@ -3,8 +3,10 @@
 #include "tutti/collectives/communicator.h"
 
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "tutti/base/log.h"
@@ -23,6 +25,8 @@ constexpr std::chrono::milliseconds kSlice{5};
 // A peer that reads takes what is under way in no time; others are not waited for.
 constexpr std::chrono::milliseconds kPatience{500};
 constexpr int kNobody = -1;
+constexpr std::array<const char*, kGroupChannels> kChannelNames = {"collectives", "gradients",
+                                                                   "flags", "input"};
 constexpr uint32_t kAdvancesBetweenLooks = 64;
 
 class ArmedLink {
@@ -48,7 +52,7 @@ WorkerGroup::WorkerGroup(Options options, Links links, std::shared_ptr<Arena> sh
     : options_(std::move(options)),
       keep_(std::move(keep)),
       shared_(std::move(shared)),
-      arena_(std::make_shared<HeapArena>()) {
+      arena_(shared_ != nullptr ? shared_ : std::make_shared<HeapArena>()) {
   TUTTI_CHECK(links.size() == kGroupChannels);
   for (auto& each : links) {
     TUTTI_CHECK(each.size() == options_.names.size());
@@ -69,10 +73,18 @@ bool WorkerGroup::abort(ErrorCode code, const std::string& text) {
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) first.link(r).abort(code, text);
   }
+  if (code == ErrorCode::kFailedPrecondition) log_operations();
   return true;
 }
 
-bool WorkerGroup::fail(const Error& error) { return abort(error.code(), error.what()); }
+void WorkerGroup::log_operations() const {
+  std::string text;
+  for (size_t c = 0; c < channels_.size(); ++c) {
+    const std::string operations = channels_[c]->log_.describe();
+    if (!operations.empty()) text += message("\n", kChannelNames[c], ":\n", operations);
+  }
+  log(LogLevel::kError, message("the last operations of ", name(rank()), ", by channel:", text));
+}
 
 void WorkerGroup::throw_if_aborted() {
   if (!aborted_.load(std::memory_order_acquire)) return;
@@ -90,7 +102,7 @@ void WorkerGroup::check() {
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
     const std::optional<PeerFailure> failure = first.link(r).reported_failure();
-    if (failure) fail(Error(failure->code, failure->text));
+    if (failure) abort(failure->code, failure->text);
   }
   throw_if_aborted();
 }
@@ -114,8 +126,31 @@ Transfer::~Transfer() {
   }
 }
 
+// Other ranks shall hear why.
+void Transfer::give_up(const std::exception_ptr& why) {
+  WorkerGroup& group = communicator_.group();
+  const auto abort = [&](ErrorCode code, const char* text) {
+    group.abort(code, message(group.name(communicator_.rank()), " failed in ",
+                              fingerprint_.describe_with_step(), ": ", text));
+  };
+  try {
+    std::rethrow_exception(why);
+  } catch (const Error& error) {
+    abort(error.code(), error.what());
+  } catch (const std::exception& error) {
+    abort(ErrorCode::kCancelled, error.what());
+  } catch (...) {
+    abort(ErrorCode::kCancelled, "an unknown error.");
+  }
+}
+
 bool Transfer::poll(int* missing) {
-  *missing = step();
+  try {
+    *missing = step();
+  } catch (...) {
+    give_up(std::current_exception());
+    throw;
+  }
   if (*missing != kDone) return false;
   done_ = true;
   communicator_.end();
@@ -143,18 +178,17 @@ bool Transfer::advance() {
   return ++advances_ % kAdvancesBetweenLooks == 0 && poll_or_throw(&missing);
 }
 
-void Transfer::wait() {
-  if (done_) return;
+bool Transfer::wait_until(const Deadline& until) {
+  if (done_) return true;
   const bool spin = communicator_.group().options().wait_mode == WaitMode::kSpin;
   int missing = 0;
   Clock::time_point spin_end;
   for (int round = 0;; ++round) {
-    if (poll(&missing)) return;
+    if (poll(&missing)) return true;
     if (!spin && round < kYields) {
       sched_yield();
     } else if (spin && round < kPauses) {
       if (round == kPauses - 1) spin_end = Clock::now() + kSpinTime;
-      pause_briefly();
     } else if (spin && (round % kPauses != 0 || Clock::now() < spin_end)) {
       pause_briefly();
     } else {
@@ -162,17 +196,19 @@ void Transfer::wait() {
     }
   }
   while (true) {
-    if (poll_or_throw(&missing)) return;
+    if (poll_or_throw(&missing)) return true;
+    if (until.passed()) return false;
     bool done = false;
     {
       const ArmedLink link(communicator_.link(missing));
       int now_missing = 0;
       done = poll(&now_missing);
       if (!done && now_missing == missing) {
-        link.park(Deadline::at(std::min(deadline_.when(), Clock::now() + kSlice)));
+        link.park(
+            Deadline::at(std::min({deadline_.when(), until.when(), Clock::now() + kSlice})));
       }
     }
-    if (done || poll(&missing)) return;
+    if (done || poll(&missing)) return true;
   }
 }
 
@@ -186,7 +222,13 @@ Communicator::Communicator(WorkerGroup& group, std::vector<std::unique_ptr<Link>
       seen_in_(links_.size()) {}
 
 Deadline Communicator::deadline(std::optional<std::chrono::milliseconds> timeout) const {
-  return Deadline::after(timeout.value_or(group_.options().timeout));
+  const std::chrono::milliseconds delay = timeout.value_or(group_.options().timeout);
+  // The time of the last tick, some milliseconds ago, is a fifth as expensive as the time.
+  timespec tick{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &tick);
+  if (delay >= std::chrono::hours(24)) return Deadline::after(delay);
+  return Deadline::at(Clock::time_point(std::chrono::seconds(tick.tv_sec) +
+                                        std::chrono::nanoseconds(tick.tv_nsec) + delay));
 }
 
 Fingerprint Communicator::begin(const Operation& operation) {
@@ -258,15 +300,9 @@ void Communicator::check_alive(int missing, const Fingerprint& fingerprint) {
                           : message(group_.name(r), " is gone: ", failure->text,
                                     " This was noticed during ", fingerprint.describe_with_step(),
                                     " by ", group_.name(rank()), ". Start the job again.");
-    const bool is_news = group_.fail(Error(failure->code, text));
-    if (is_news && failure->code == ErrorCode::kFailedPrecondition) log_operations();
+    group_.abort(failure->code, text);
     group_.throw_if_aborted();
   }
-}
-
-void Communicator::log_operations() const {
-  log(LogLevel::kError,
-      message("the last operations of ", group_.name(rank()), ":\n", log_.describe()));
 }
 
 void Communicator::throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs) {
@@ -278,8 +314,7 @@ void Communicator::throw_mismatch(int rank, const Fingerprint& mine, const Finge
       theirs.epoch != mine.epoch ? ". They do not belong to the same group" : "",
       ". Every worker must make the same calls in the same order, with equal types and shapes",
       same_call ? ": one has left out a call, or a whole run." : ".");
-  log_operations();
-  group_.fail(Error(ErrorCode::kFailedPrecondition, text));
+  group_.abort(ErrorCode::kFailedPrecondition, text);
   group_.throw_if_aborted();
   throw Error(ErrorCode::kInternal, text);
 }
@@ -292,8 +327,7 @@ void Communicator::throw_timeout(int rank, const Fingerprint& fingerprint) {
       group_.name(this->rank()), ". It was last seen in ",
       seen == 0 ? "no operation of this channel" : log_.describe(seen - 1),
       ". Either it is stuck, or it makes other calls than this one.");
-  log_operations();
-  group_.fail(Error(ErrorCode::kUnavailable, text));
+  if (group_.abort(ErrorCode::kUnavailable, text)) group_.log_operations();
   group_.throw_if_aborted();
   throw Error(ErrorCode::kInternal, text);
 }

@@ -72,11 +72,13 @@ class WorkerGroup {
 
   Communicator& channel(GroupChannel which) { return *channels_[static_cast<size_t>(which)]; }
 
-  /// Memory for what will be reduced.
+  /// Memory for what will be reduced: peers on this machine, if there are any, read it where it
+  /// lies.
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
   /// Ends all operations of all ranks, now and later, with an error of this code. The first call
-  /// decides, and returns true; `text` says who gave up and why.
+  /// decides, and returns true; `text` says who gave up and why. If ranks do not do the same
+  /// (kFailedPrecondition), the last operations are logged.
   bool abort(ErrorCode code, const std::string& text);
 
   /// Throws what abort() was called with, here or, as far as it is known, by a peer.
@@ -95,7 +97,7 @@ class WorkerGroup {
  private:
   friend class Communicator;
 
-  bool fail(const Error& error);
+  void log_operations() const;
 
   const Options options_;
   std::shared_ptr<void> keep_;
@@ -127,7 +129,10 @@ class Transfer {
 
   /// Until it is done. Throws kUnavailable when a peer is gone or the deadline has passed,
   /// kFailedPrecondition when ranks do not do the same, kCancelled when a rank gave up.
-  void wait();
+  void wait() { wait_until(Deadline::forever()); }
+
+  /// The same, but no longer than `until`; true when it is done.
+  bool wait_until(const Deadline& until);
 
  protected:
   Transfer(Communicator& communicator, const Operation& operation, Deadline deadline);
@@ -141,6 +146,7 @@ class Transfer {
 
  private:
   bool poll(int* missing);
+  void give_up(const std::exception_ptr& why);
   bool poll_or_throw(int* missing);
 
   Deadline deadline_;
@@ -214,11 +220,11 @@ class Communicator {
 
  private:
   friend class Transfer;
+  friend class WorkerGroup;
 
   Fingerprint begin(const Operation& operation);
   void end() { busy_ = false; }
   void check_alive(int missing, const Fingerprint& fingerprint);
-  void log_operations() const;
   [[noreturn]] void throw_timeout(int missing, const Fingerprint& fingerprint);
   [[noreturn]] void throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs);
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -49,16 +50,17 @@ class AllReduceBatch {
     ClaimsOf claims = {};
   };
 
-  /// `like` are tensors with the dtypes and shapes of the inputs.
+  /// `like` are tensors with the dtypes and shapes of the inputs. `name` outlives the batch.
   AllReduceBatch(ReduceOp op, size_t replicas, std::span<at::Tensor* const> like, TensorOf input,
-                 TensorOf output, MemoryOf memory, Team team)
+                 TensorOf output, MemoryOf memory, Team team, std::string_view name = "all_reduce")
       : op_(op),
         replicas_(replicas),
         like_(like),
         input_(input),
         output_(output),
         memory_(memory),
-        team_(team) {}
+        team_(team),
+        name_(name) {}
 
   ReduceOp op() const { return op_; }
   size_t replicas() const { return replicas_; }
@@ -67,6 +69,10 @@ class AllReduceBatch {
   const at::Tensor& input(size_t replica, size_t tensor) const { return input_(replica, tensor); }
   at::Tensor& output(size_t replica, size_t tensor) const { return output_(replica, tensor); }
   Memory memory(size_t replica, size_t tensor) const { return memory_(replica, tensor); }
+
+  /// Of the call or the variable that it is for: for people, and to notice workers that reduce
+  /// different things.
+  std::string_view name() const { return name_; }
 
   /// Which of how many members calls.
   size_t member() const { return team_.member; }
@@ -84,6 +90,7 @@ class AllReduceBatch {
   TensorOf output_;
   MemoryOf memory_;
   Team team_;
+  std::string_view name_;
 };
 
 /// A value to reduce and where it shall go.

@@ -77,17 +77,19 @@ class GradientReducer {
   /// Numbers that all workers must have alike, bit by bit: set by replica 0 before finish().
   virtual void set_statement(std::span<const double> numbers) { (void)numbers; }
 
-  /// After finish(): two workers whose statements differ, and the first number that does.
+  /// After finish(): two workers whose statements differ, and the first number that does; or how
+  /// many numbers each has, if only that differs.
   struct Disagreement {
     std::array<std::string, 2> workers;
     size_t number = 0;
     std::array<double, 2> values = {};
+    bool is_count = false;
   };
   virtual std::optional<Disagreement> disagreement() const { return std::nullopt; }
 
   /// Bytes that travel beside the gradients of the next finish(), and those of each worker after
-  /// it. By replica 0; both are empty if there are no other workers.
-  virtual std::vector<std::byte>& attachment() { return no_bytes_; }
+  /// it. By replica 0. Null, and empty, if nothing can travel there.
+  virtual std::vector<std::byte>* attachment() { return nullptr; }
   virtual std::vector<std::span<const std::byte>> attachments() const { return {}; }
 
   /// Forgets a step that was not finished. No other call may be in progress.
@@ -102,7 +104,6 @@ class GradientReducer {
   std::vector<GradientBucket> buckets_;
   std::vector<GradientChunk> chunks_;
   std::vector<size_t> first_chunk_;
-  std::vector<std::byte> no_bytes_;
 };
 
 }  // namespace tutti

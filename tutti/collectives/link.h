@@ -99,9 +99,13 @@ class Link {
   /// Tells the peer that this rank gives up, and why. Best effort; never waits long.
   virtual void abort(ErrorCode code, const std::string& text) = 0;
 
-  /// Whether the peer can read memory of this process, that of WorkerGroup::shared(): messages that
-  /// lie there are not copied.
+  /// Whether the peer can read some memory of this process, that of WorkerGroup::arena().
   virtual bool shares_memory() const { return false; }
+  /// Whether this is a part of it: messages that lie there need not be copied.
+  virtual bool reaches(const void* memory) const {
+    (void)memory;
+    return false;
+  }
 };
 
 }  // namespace tutti

@@ -20,7 +20,8 @@ uint64_t hash_of(const Operation& operation, uint64_t epoch) {
   const auto op = operation.op ? static_cast<uint64_t>(*operation.op) + 1 : 0;
   const auto dtype = operation.dtype ? static_cast<uint64_t>(*operation.dtype) + 1 : 0;
   const uint64_t small = static_cast<uint64_t>(operation.kind) << 48 | op << 40 | dtype << 32;
-  uint64_t hash = mixed(mixed(0x243f6a8885a308d3, epoch), operation.step);
+  const uint64_t step = operation.must_share_step ? operation.step : 0;
+  uint64_t hash = mixed(mixed(0x243f6a8885a308d3, epoch), step);
   hash = mixed(hash, small | static_cast<uint32_t>(operation.sizes.size()));
   for (const int64_t size : operation.sizes) hash = mixed(hash, static_cast<uint64_t>(size));
   size_t i = 0;
@@ -105,22 +106,38 @@ std::string Fingerprint::describe_with_step() const {
 }
 
 void OperationLog::add(const Fingerprint& fingerprint) {
-  Fingerprint& entry = ring_[count_ % kKept];
-  entry = fingerprint;
-  entry.number = count_++;
+  const uint64_t number = count_.load(std::memory_order_relaxed);
+  std::array<uint64_t, kWords> words;
+  std::memcpy(words.data(), &fingerprint, sizeof fingerprint);
+  for (size_t i = 0; i < kWords; ++i) {
+    ring_[number % kKept][i].store(words[i], std::memory_order_relaxed);
+  }
+  count_.store(number + 1, std::memory_order_release);
+}
+
+Fingerprint OperationLog::entry(uint64_t number) const {
+  std::array<uint64_t, kWords> words;
+  for (size_t i = 0; i < kWords; ++i) {
+    words[i] = ring_[number % kKept][i].load(std::memory_order_relaxed);
+  }
+  Fingerprint fingerprint;
+  std::memcpy(static_cast<void*>(&fingerprint), words.data(), sizeof fingerprint);
+  return fingerprint;
 }
 
 std::string OperationLog::describe() const {
+  const uint64_t count = count_.load(std::memory_order_acquire);
   std::string text;
-  for (uint64_t i = count_ > kKept ? count_ - kKept : 0; i < count_; ++i) {
-    text += message("  ", i, ": ", ring_[i % kKept].describe_with_step(), "\n");
+  for (uint64_t i = count > kKept ? count - kKept : 0; i < count; ++i) {
+    text += message("  ", i, ": ", entry(i).describe_with_step(), "\n");
   }
   return text;
 }
 
 std::string OperationLog::describe(uint64_t number) const {
-  if (number >= count_ || number + kKept < count_) return message("operation ", number);
-  return message(ring_[number % kKept].describe_with_step(), " (operation ", number, ")");
+  const uint64_t count = count_.load(std::memory_order_acquire);
+  if (number >= count || number + kKept < count) return message("operation ", number);
+  return message(entry(number).describe_with_step(), " (operation ", number, ")");
 }
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -35,7 +36,8 @@ struct Operation {
   c10::optional<at::ScalarType> dtype = c10::nullopt;
   c10::IntArrayRef sizes = {};  ///< Of what all ranks have alike.
   c10::optional<ReduceOp> op = c10::nullopt;
-  uint64_t step = 0;  ///< Of training; 0 stands for the one that the group is in.
+  uint64_t step = 0;          ///< Of training; 0 stands for the one that the group is in.
+  bool must_share_step = true;  ///< Ranks may do it in different steps, if not.
 };
 
 /// The same in fixed size, with a hash of all that must be equal. Trivially copyable: it is sent as
@@ -67,13 +69,13 @@ static_assert(sizeof(Fingerprint) == 120);
 
 Fingerprint make_fingerprint(const Operation& operation, uint64_t epoch);
 
-/// The last operations of a channel, for error messages. One thread at a time.
+/// The last operations of a channel, for error messages. One thread adds; any may look, and sees an
+/// operation that is just being added in parts.
 class OperationLog {
  public:
   static constexpr size_t kKept = 256;
 
   void add(const Fingerprint& fingerprint);
-  uint64_t count() const { return count_; }
 
   /// One line for each operation that is kept, the latest last.
   std::string describe() const;
@@ -82,8 +84,12 @@ class OperationLog {
   std::string describe(uint64_t number) const;
 
  private:
-  std::array<Fingerprint, kKept> ring_;
-  uint64_t count_ = 0;
+  static constexpr size_t kWords = sizeof(Fingerprint) / sizeof(uint64_t);
+
+  Fingerprint entry(uint64_t number) const;
+
+  std::array<std::array<std::atomic<uint64_t>, kWords>, kKept> ring_ = {};
+  std::atomic<uint64_t> count_{0};
 };
 
 }  // namespace tutti

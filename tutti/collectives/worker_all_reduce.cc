@@ -18,6 +18,9 @@ constexpr size_t kWholeBytes = Link::kCopiedBytes;
 // Of memory for results that several peers read: so much that a part of it has left their caches
 // when it is written again, which is several times faster.
 constexpr size_t kResultsBytes = 2 << 20;
+// From here on memory that peers can read is not copied. Below, both have it in their caches, and
+// writing what another core has read takes longer than a copy.
+constexpr int64_t kDirectBytes = 512 << 10;
 // Parts begin at cache lines.
 constexpr int64_t kLineElements = 64;
 
@@ -42,7 +45,7 @@ struct Cursor {
 
 class AllReduceTransfer : public Transfer {
  public:
-  AllReduceTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction reduction,
+  AllReduceTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction&& reduction,
                     const Operation& operation, Deadline deadline)
       : Transfer(communicator, operation, deadline),
         tree_(tree),
@@ -110,13 +113,12 @@ class AllReduceTransfer : public Transfer {
     communicator_.post(rank, fingerprint_, tag, static_cast<uint64_t>(job_.count), pieces, use);
   }
 
-  void post_nodes(int rank, int64_t begin, int64_t count) {
+  void post_nodes(int rank, int64_t begin, int64_t count, Link::Use use) {
     c10::SmallVector<std::span<const std::byte>, 4> pieces;
     for (size_t i = 0; i < job_.nodes.size(); ++i) {
       pieces.push_back({node(i, begin), static_cast<size_t>(count) * in_bytes_});
     }
-    // The result may take their place.
-    post(rank, 0, Link::Pieces(pieces.data(), pieces.size()), Link::Use::kAndWrite);
+    post(rank, 0, Link::Pieces(pieces.data(), pieces.size()), use);
   }
 
   int first_without_message() {
@@ -154,7 +156,7 @@ class AllReduceTransfer : public Transfer {
 // finishes the tree.
 class WholeTransfer final : public AllReduceTransfer {
  public:
-  WholeTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction reduction,
+  WholeTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction&& reduction,
                 const Operation& operation, Deadline deadline)
       : AllReduceTransfer(communicator, tree, std::move(reduction), operation, deadline),
         posted_(static_cast<size_t>(workers_)) {
@@ -165,6 +167,7 @@ class WholeTransfer final : public AllReduceTransfer {
   int step() override {
     const int blocked = post_all();
     if (!taken_) {
+      if (blocked != kDone) return blocked;  // an output may be a node that was not sent yet
       const int missing = first_without_message();
       if (missing != kDone) return missing;
       reduce(0, job_.count, job_.outputs);
@@ -172,7 +175,7 @@ class WholeTransfer final : public AllReduceTransfer {
       taken_ = true;
       if (job_.reduced) job_.reduced(0, job_.count);
     }
-    return blocked;
+    return kDone;
   }
 
   int post_all() {
@@ -181,7 +184,7 @@ class WholeTransfer final : public AllReduceTransfer {
       bool& posted = posted_[static_cast<size_t>(r)];
       if (r == me_ || posted) continue;
       if (communicator_.link(r).can_post()) {
-        post_nodes(r, 0, job_.count);
+        post_nodes(r, 0, job_.count, Link::Use::kAndWrite);
         posted = true;
       } else {
         blocked = r;
@@ -196,10 +199,12 @@ class WholeTransfer final : public AllReduceTransfer {
 
 class BlockTransfer final : public AllReduceTransfer {
  public:
-  BlockTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction reduction,
+  BlockTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction&& reduction,
                 const Operation& operation, Deadline deadline)
       : AllReduceTransfer(communicator, tree, std::move(reduction), operation, deadline),
         depth_(static_cast<int64_t>(communicator.group().options().depth)),
+        use_(job_.count * static_cast<int64_t>(out_bytes_) < kDirectBytes ? Link::Use::kAndWrite
+                                                                         : Link::Use::kOnce),
         posts_(static_cast<size_t>(workers_)) {
     const auto part = static_cast<int64_t>(communicator.group().options().chunk_bytes /
                                            (in_bytes_ * tree.max_nodes()));
@@ -229,12 +234,14 @@ class BlockTransfer final : public AllReduceTransfer {
             std::min(whole.end, whole.begin + (owner + 1) * size)};
   }
 
-  // A message to a rank of this machine is copied on the way. Results go to all of them, so with
-  // several they are reduced into memory that all can read.
+  // Results in private memory are copied on the way to each rank of this machine, so with several
+  // they are reduced into memory that all can read.
   void choose_results(Communicator& communicator) {
     int near = 0;
     for (int r = 0; r < workers_; ++r) {
-      if (r != me_ && communicator.link(r).shares_memory()) ++near;
+      if (r == me_ || !communicator.link(r).shares_memory()) continue;
+      if (use_ == Link::Use::kOnce && communicator.link(r).reaches(job_.outputs[0])) return;
+      ++near;
     }
     result_bytes_ = static_cast<size_t>(block_elements_ / workers_) * out_bytes_;
     if (near < 2 || result_bytes_ == 0) return;
@@ -290,14 +297,15 @@ class BlockTransfer final : public AllReduceTransfer {
       if (gather) {
         prepare(at.gathers);
         const Range theirs = part(at.gathers, rank);
-        post_nodes(rank, theirs.begin, theirs.end - theirs.begin);
+        // A result comes to where a node lies only after its owner has read the node.
+        post_nodes(rank, theirs.begin, theirs.end - theirs.begin, use_);
         ++at.gathers;
       } else {
         const Range mine = part(at.spreads, me_);
         const std::span<const std::byte> piece(
             result(at.spreads), static_cast<size_t>(mine.end - mine.begin) * out_bytes_);
         post(rank, 1, Link::Pieces(&piece, 1),
-             results_ == nullptr ? Link::Use::kAndWrite : Link::Use::kOnce);
+             results_ == nullptr ? use_ : Link::Use::kOnce);
         ++at.spreads;
       }
     }
@@ -337,6 +345,7 @@ class BlockTransfer final : public AllReduceTransfer {
   }
 
   const int64_t depth_;
+  const Link::Use use_;
   int64_t blocks_ = 0;
   int64_t block_elements_ = 0;
   int64_t prepared_ = 0;

@@ -89,6 +89,12 @@ void WorkerCrossDeviceOps::reduce_part(ReduceOp op, const Part& part,
 
 at::Tensor WorkerCrossDeviceOps::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                                            const CommunicationOptions& options) {
+  return reduce_named("reduce", op, value, options);
+}
+
+at::Tensor WorkerCrossDeviceOps::reduce_named(std::string_view name, ReduceOp op,
+                                              const PerReplica<at::Tensor>& value,
+                                              const CommunicationOptions& options) {
   const MutexLock lock(mutex_);
   const at::ScalarType dtype = value[0].scalar_type();
   const bool exact = reduced_dtype(op, dtype) == dtype;
@@ -101,7 +107,7 @@ at::Tensor WorkerCrossDeviceOps::do_reduce(ReduceOp op, const PerReplica<at::Ten
   const bool all = static_cast<int>(inputs.size()) == tree_.local_replicas();
   TUTTI_CHECK(all || inputs.size() == 1);
   const WorkerTree& tree = all ? tree_ : tree_of_workers_;
-  Part part{tree, reduced, output.numel(), "reduce", output.sizes(), {}, {output.data_ptr()}};
+  Part part{tree, reduced, output.numel(), name, output.sizes(), {}, {output.data_ptr()}};
   for (const at::Tensor& each : inputs) part.inputs.push_back(each.data_ptr());
   reduce_part(exact ? op : ReduceOp::kSum, part, options);
   const at::Tensor result = exact ? output : finish_tree(op, dtype, output, tree.replicas());
@@ -124,7 +130,7 @@ void WorkerCrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
       std::vector<at::Tensor> parts;
       for (size_t r = 0; r < batch.replicas(); ++r) parts.push_back(batch.input(r, first));
       const at::Tensor reduced =
-          do_reduce(batch.op(), PerReplica<at::Tensor>(std::move(parts)), options);
+          reduce_named(batch.name(), batch.op(), PerReplica<at::Tensor>(std::move(parts)), options);
       for (size_t r = 0; r < batch.replicas(); ++r) batch.output(r, first).copy_(reduced);
       ++first;
       continue;
@@ -149,7 +155,7 @@ void WorkerCrossDeviceOps::reduce_one(const AllReduceBatch& batch, size_t tensor
                                       const CommunicationOptions& options) {
   const at::Tensor& like = batch.like(tensor);
   const MutexLock lock(mutex_);
-  Part part{tree_, like.scalar_type(), like.numel(), "all_reduce", like.sizes(), {}, {}};
+  Part part{tree_, like.scalar_type(), like.numel(), batch.name(), like.sizes(), {}, {}};
   for (size_t r = 0; r < batch.replicas(); ++r) {
     const AllReduceBatch::Memory memory = batch.memory(r, tensor);
     part.inputs.push_back(memory.input);
@@ -173,7 +179,8 @@ void WorkerCrossDeviceOps::reduce_packed(const AllReduceBatch& batch, size_t fir
   const auto row = [&](size_t r) {
     return static_cast<std::byte*>(packed.data_ptr()) + r * static_cast<size_t>(total) * size;
   };
-  Part part{tree_, dtype, total, "all_reduce of several", counts, {}, {}};
+  const std::string name = message(batch.name(), " of several");
+  Part part{tree_, dtype, total, name, counts, {}, {}};
   for (size_t r = 0; r < batch.replicas(); ++r) {
     std::byte* at = row(r);
     for (size_t t = first; t < last; ++t) {
@@ -260,7 +267,8 @@ at::Tensor WorkerCrossDeviceOps::do_gather(const PerReplica<at::Tensor>& value, 
     if (!fits || elements != static_cast<int64_t>(all[w].nbytes() - kGatherHeadBytes)) {
       throw Error(ErrorCode::kFailedPrecondition,
                   message("gather: ", group_->name(static_cast<int>(w)), " sent ", all[w].nbytes(),
-                          " bytes for ", rows, " rows of ", describe(local), "."));
+                          " bytes for ", rows, " rows of ", describe(local),
+                          ". All workers must gather tensors that differ along the axis only."));
     }
     auto* const data = static_cast<std::byte*>(all[w].data_ptr()) + kGatherHeadBytes;
     gathered.push_back(at::from_blob(data, sizes, at::TensorOptions().dtype(local.scalar_type())));

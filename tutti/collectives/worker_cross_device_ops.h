@@ -40,6 +40,8 @@ class WorkerCrossDeviceOps final : public CrossDeviceOps {
                             const CommunicationOptions& options);
 
  private:
+  at::Tensor reduce_named(std::string_view name, ReduceOp op, const PerReplica<at::Tensor>& value,
+                          const CommunicationOptions& options);
   at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                        const CommunicationOptions& options) override;
   void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options) override;

@@ -91,7 +91,8 @@ Membership meet_at_rank_zero(const RendezvousOptions& options, const internal::M
   }
   const auto channel = Channel::connect(options.addresses[0], channel_options, deadline);
   const std::string request = internal::print_member(own);
-  const Deadline patience = Deadline::at(deadline.when() + kAfterRankZero);
+  const bool for_ever = deadline.when() == Deadline::Clock::time_point::max();
+  const Deadline patience = for_ever ? deadline : Deadline::at(deadline.when() + kAfterRankZero);
   while (true) {
     try {
       std::string waiting_for;

@@ -44,7 +44,9 @@ void MirroredStrategy::configure(const ClusterSpec& cluster_spec, const std::str
   if (local != nullptr && local->has_given_ops()) {
     reason = "it was given cross_device_ops, which combine the devices of one process only";
   }
-  if (local == nullptr || extended().num_workers() > 1) reason = "it is configured already";
+  if (local == nullptr || extended().cluster_resolver() != nullptr) {
+    reason = "it is configured already";
+  }
   if (extended().weak_from_this().use_count() > 1) reason = "other handles of it exist";
   if (reason != nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,

@@ -190,10 +190,15 @@ bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
     return false;
   }
   set_flags(replica);
-  const bool over_workers = extended_.num_workers() > 1;
-  if (over_workers && replica == 0) modules_->pack_buffers(reducer_->attachment());
+  const bool brings_buffers = extended_.num_workers() > 1 && replica == 0;
+  std::vector<std::byte>* const bytes = brings_buffers ? reducer_->attachment() : nullptr;
+  if (bytes != nullptr) modules_->pack_buffers(*bytes);
   const bool handed_out = reducer_->finish(replica, reduced);
-  if (over_workers && replica == 0) modules_->take_buffers(reducer_->attachments());
+  if (bytes != nullptr) {
+    modules_->take_buffers(reducer_->attachments());
+  } else if (brings_buffers) {
+    modules_->synchronize_buffers(0, 1);
+  }
   me.is_measured = with_norm && handed_out;
   return handed_out && with_update;
 }

@@ -19,7 +19,26 @@ namespace tutti {
 namespace {
 
 // The numbers of a statement; kind and options of each group's rule follow.
-enum Stated : size_t { kHash, kIsStep, kFactor, kClipNorm, kAccumulate, kNonFinite, kRules };
+enum Stated : size_t {
+  kCheckEvery,  // before the hash, which depends on it
+  kHash,
+  kIsStep,
+  kFactor,
+  kClipNorm,
+  kAccumulate,
+  kNonFinite,
+  kRules
+};
+
+// "sgd", by the index in UpdateRule.
+std::string rule_name(double index) {
+  static const std::array<UpdateRule, std::variant_size_v<UpdateRule>> kRulesByIndex = {
+      SgdRule(), AdamRule(), AdamWRule(), AdagradRule(), RmspropRule()};
+  for (const UpdateRule& rule : kRulesByIndex) {
+    if (static_cast<double>(rule.index()) == index) return name_of(rule);
+  }
+  return "unknown";
+}
 
 }  // namespace
 
@@ -132,14 +151,15 @@ double OptimizerCore::hash_of_part(std::vector<std::string>* names) const {
 void OptimizerCore::state_settings(bool is_step, double gradient_factor) {
   if (extended_.num_workers() == 1 || replicas_[0].is_synchronized) return;
   statement_.assign(kRules, 0);
+  statement_[kCheckEvery] = options_.check_every;
   statement_[kHash] = hash_of_part(nullptr);
   statement_[kIsStep] = is_step ? 1 : 0;
   statement_[kFactor] = gradient_factor;
   statement_[kClipNorm] = options_.clip_norm.value_or(0);
   statement_[kAccumulate] = options_.accumulate;
   statement_[kNonFinite] = static_cast<double>(options_.non_finite);
-  if (fused_ && !is_step) update_.rules(replicas_[0].rules);
-  for (const UpdateRule& rule : replicas_[0].rules) {
+  if (update_.rules) update_.rules(stated_rules_);
+  for (const UpdateRule& rule : stated_rules_) {
     statement_.push_back(static_cast<double>(rule.index()));
     append_options(rule, statement_);
   }
@@ -149,7 +169,7 @@ void OptimizerCore::state_settings(bool is_step, double gradient_factor) {
 void OptimizerCore::check_statement(size_t replica) const {
   const std::optional<GradientReducer::Disagreement> found = reducer_->disagreement();
   if (!found) return;
-  const auto& [workers, number, values] = *found;
+  const auto& [workers, number, values, is_count] = *found;
   const int64_t step = replicas_[replica].steps + 1;
   if (number == kHash) {
     std::vector<std::string> names;
@@ -162,6 +182,7 @@ void OptimizerCore::check_statement(size_t replica) const {
                         "workers alike, or load a checkpoint on all of them."));
   }
   static constexpr std::array<const char*, kRules> kNames = {
+      "check_every",
       "",
       "whether step() or synchronize() sums the gradients",
       "the gradient factor",
@@ -169,15 +190,21 @@ void OptimizerCore::check_statement(size_t replica) const {
       "accumulate",
       "non_finite"};
   std::string what;
-  if (number < kRules) {
+  std::array<std::string, 2> shown = {message(values[0]), message(values[1])};
+  if (is_count) {
+    what = "the number of options of all parameter groups";
+  } else if (number < kRules) {
     what = kNames[number];
   } else {
     size_t rest = number - kRules;
-    for (size_t g = 0; what.empty() && g < replicas_[0].rules.size(); ++g) {
-      const UpdateRule& rule = replicas_[0].rules[g];
+    for (size_t g = 0; what.empty() && g < stated_rules_.size(); ++g) {
+      const UpdateRule& rule = stated_rules_[g];
       std::vector<double> numbers = {0};  // its kind
       append_options(rule, numbers);
-      if (rest == 0) what = message("the kind of optimizer of group ", g);
+      if (rest == 0) {
+        what = message("the kind of optimizer of group ", g);
+        shown = {rule_name(values[0]), rule_name(values[1])};
+      }
       if (rest == 1) what = message("the learning rate of group ", g);
       if (rest > 1 && rest < numbers.size()) {
         what = message("option ", rest, " of ", name_of(rule), " in group ", g);
@@ -186,8 +213,8 @@ void OptimizerCore::check_statement(size_t replica) const {
     }
   }
   throw Error(ErrorCode::kFailedPrecondition,
-              message("DistributedOptimizer::step: ", what, " is ", values[0], " on ", workers[0],
-                      ", but ", values[1], " on ", workers[1], " in step ", step,
+              message("DistributedOptimizer::step: ", what, " is ", shown[0], " on ", workers[0],
+                      ", but ", shown[1], " on ", workers[1], " in step ", step,
                       ". All workers must make the same update: what decides it, such as a "
                       "schedule, may depend only on what all of them have."));
 }

@@ -201,7 +201,7 @@ size_t OptimizerCore::parameter_bytes() const {
 std::vector<at::Tensor> OptimizerCore::states_of(const std::string& parameter) const {
   const size_t number = modules_->parameter_index(parameter);
   if (state_ == nullptr) return {};
-  std::vector<at::Tensor> states = state_->states_of(number);
+  std::vector<at::Tensor> states = state_->states_of(number, replicas_[0].rules);
   return states.empty() ? sparse_->states_of(number) : states;
 }
 

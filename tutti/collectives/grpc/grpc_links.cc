@@ -64,7 +64,6 @@ void keep_freed_memory() {
 }
 
 void fail_connection(RemotePeer& peer, const std::exception_ptr& why) {
-  if (peer.said_goodbye()) return;
   peer.fail({ErrorCode::kUnavailable, message("the connection to it broke (", reason_of(why), ")."),
              false});
 }
@@ -99,9 +98,12 @@ class Receiver final : public rpc::StreamReceiver {
   }
 
   void on_closed(std::exception_ptr why) override {
-    if (why != nullptr) {
+    // On each stream a goodbye comes before its end.
+    if (peer_->mailbox(channel_).ended()) {
+      // It has left in order.
+    } else if (why != nullptr) {
       fail_connection(*peer_, why);
-    } else if (!peer_->mailbox(channel_).ended()) {
+    } else {
       peer_->fail({ErrorCode::kUnavailable, "it has left the group.", false});
     }
     peer_->mailbox(channel_).set_stream(nullptr);
@@ -188,7 +190,9 @@ void GrpcLinks::connect(const std::vector<int>& ranks, const Deadline& deadline)
       peer->set_stream(
           c, channel->open_stream(kMethod, opening_text(options_.epoch, options_.rank, c),
                                   [weak = std::weak_ptr<RemotePeer>(peer)](std::exception_ptr why) {
-                                    if (const auto kept = weak.lock()) fail_connection(*kept, why);
+                                    // Who leaves ends its streams one after the other.
+                                    const auto kept = weak.lock();
+                                    if (kept && !kept->said_goodbye()) fail_connection(*kept, why);
                                   }));
     }
     connected_.push_back(r);

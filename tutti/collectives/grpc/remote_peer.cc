@@ -166,11 +166,14 @@ void GrpcLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
     joined->reserve(bytes);
     for (const auto& piece : pieces) joined->insert(joined->end(), piece.begin(), piece.end());
     body = *joined;
+  } else {
+    flight_->lent.fetch_add(1);
   }
   peer_->stream(channel_)->send(
       std::as_bytes(std::span(&wire, 1)), body,
       [flight = flight_, peer = peer_, channel = channel_, bytes, joined](bool) {
         flight->bytes.fetch_sub(bytes);
+        if (joined == nullptr) flight->lent.fetch_sub(1);
         flight->messages.fetch_sub(1);
         peer->mailbox(channel).news().bump();
       });
@@ -191,14 +194,14 @@ bool GrpcLink::drained() { return flight_->messages.load() == 0; }
 
 void GrpcLink::discard(const Deadline& patience) {
   const auto wait = [this](const Deadline& deadline) {
-    while (!drained() && !deadline.passed()) {
+    while (flight_->lent.load() > 0 && !deadline.passed()) {
       const uint32_t seen = box_.news().load();
-      if (drained()) return;
+      if (flight_->lent.load() == 0) return;
       box_.news().park(seen, deadline);
     }
   };
   wait(patience);
-  if (drained()) return;
+  if (flight_->lent.load() == 0) return;
   peer_->abort_connection();
   wait(Deadline::after(kAbortTime));
 }

@@ -144,6 +144,7 @@ class GrpcLink final : public Link {
   // Shared with callbacks of the network, which may outlive the link.
   struct Flight {
     std::atomic<size_t> messages{0};
+    std::atomic<size_t> lent{0};  // messages that lie in the caller's memory
     std::atomic<size_t> bytes{0};
   };
 

@@ -45,23 +45,29 @@ void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
   HostSlot& slot = outgoing_[posted_ % Segment::kSlots];
   size_t bytes = 0;
   for (const auto& piece : pieces) bytes += piece.size();
-  slot.head = head;
+  const bool is_inline = bytes <= HostSlot::kInlineBytes;
   slot.fingerprint = fingerprint;
-  slot.bytes = bytes;
-  slot.is_inline = bytes <= HostSlot::kInlineBytes ? 1 : 0;
   const bool copy =
       bytes <= kCopiedBytes || (use == Use::kAndWrite && bytes <= Segment::kStagedBytes);
   if (!copy && pieces.size() == 1 && mine_->contains(pieces[0].data())) {
     slot.offset = static_cast<uint64_t>(pieces[0].data() - mine_->data());
     last_shared_ = posted_ + 1;
+    has_shared_ = true;
   } else {
-    slot.offset = stage(posted_ % Segment::kSlots, bytes);
-    std::byte* at = slot.is_inline != 0 ? slot.inline_bytes : mine_->data() + slot.offset;
+    std::byte* at = slot.inline_bytes;
+    if (!is_inline) {
+      slot.offset = stage(posted_ % Segment::kSlots, bytes);
+      at = mine_->data() + slot.offset;
+    }
     for (const auto& piece : pieces) {
       if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
       at += piece.size();
     }
   }
+  // The peer may be looking at this line: it is written at once, so that it moves only once.
+  slot.head = head;
+  slot.bytes = bytes;
+  slot.is_inline = is_inline ? 1 : 0;
   slot.ready.store(++posted_, std::memory_order_seq_cst);
   wake_peer();
 }
@@ -84,7 +90,7 @@ void HostLink::wake_peer() {
 const Incoming* HostLink::peek() {
   if (looked_) return &incoming_;
   const HostSlot& slot = arriving_[popped_ % Segment::kSlots];
-  if (slot.ready.load(std::memory_order_acquire) != popped_ + 1) return nullptr;
+  if (slot.ready.load(std::memory_order_seq_cst) != popped_ + 1) return nullptr;
   look_at(slot);
   looked_ = true;
   return &incoming_;
@@ -115,12 +121,12 @@ void HostLink::pop() {
 }
 
 bool HostLink::drained() {
-  if (last_shared_ == 0) return true;
+  if (!has_shared_) return true;
   if (static_cast<int32_t>(known_consumed_ - last_shared_) < 0) {
     known_consumed_ = consumed_by_peer();
     if (static_cast<int32_t>(known_consumed_ - last_shared_) < 0) return false;
   }
-  last_shared_ = 0;
+  has_shared_ = false;
   return true;
 }
 

@@ -50,9 +50,10 @@ class HostLink final : public Link {
   std::optional<PeerFailure> reported_failure() override;
   void abort(ErrorCode code, const std::string& text) override;
   bool shares_memory() const override { return true; }
+  bool reaches(const void* memory) const override { return mine_->contains(memory); }
 
  private:
-  uint32_t consumed_by_peer() const { return peer_consumed_.load(std::memory_order_acquire); }
+  uint32_t consumed_by_peer() const { return peer_consumed_.load(std::memory_order_seq_cst); }
   uint64_t stage(size_t slot, size_t bytes);
   void wake_peer();
   void look_at(const HostSlot& slot);
@@ -72,6 +73,7 @@ class HostLink final : public Link {
   uint32_t known_consumed_ = 0;
   // Sequence + 1 of the last message whose bytes lie in the caller's memory.
   uint32_t last_shared_ = 0;
+  bool has_shared_ = false;
   bool looked_ = false;  // incoming_ is the message after popped_
   Incoming incoming_;
 };

@@ -254,6 +254,10 @@ void Segment::set_failure(State state, ErrorCode code, const std::string& text) 
     mine.reason[kept] = '\0';
   }
   mine.state.store(static_cast<uint32_t>(state), std::memory_order_seq_cst);
+#if !defined(__SANITIZE_THREAD__)  // which knows no fences
+  // Memory that was lent is written from here on; who sees that must see the state as well.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
   ring_bell();
 }
 

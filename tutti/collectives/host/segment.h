@@ -46,7 +46,7 @@ static_assert(sizeof(HostSlot) == 192);
 /// Thread-safe where it says so.
 class Segment {
  public:
-  static constexpr size_t kSlots = 4;
+  static constexpr size_t kSlots = 8;
   static constexpr size_t kStagedBytes = 512 << 10;  ///< Of each slot, for bytes that are copied.
 
   struct Layout {

@@ -15,6 +15,11 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::chrono::seconds kLookAround{1};
+constexpr std::chrono::milliseconds kLookAtReplicas{20};
+// What workers say about one model is about equally long, but for buffers whose size depends on
+// the data.
+constexpr size_t kMaxNoteFactor = 8;
+constexpr size_t kSomeBytes = 8 << 20;
 
 std::string layout_text(const std::vector<GradientBucket>& buckets) {
   std::string text;
@@ -91,6 +96,7 @@ void WorkerGradientReducer::check_layout() {
       .all_gather(
           operation, std::as_bytes(std::span(mine)),
           [&](int rank, size_t bytes) {
+            check_size("its layout", rank, bytes, kMaxNoteFactor * (mine.size() + kSomeBytes));
             std::string& place = all[static_cast<size_t>(rank)];
             place.resize(bytes);
             return std::as_writable_bytes(std::span(place));
@@ -101,7 +107,7 @@ void WorkerGradientReducer::check_layout() {
     const std::string& theirs = all[static_cast<size_t>(r)];
     if (theirs == mine) continue;
     size_t line = 0;
-    while (line_of(mine, line) == line_of(theirs, line)) ++line;
+    while (line < buckets().size() && line_of(mine, line) == line_of(theirs, line)) ++line;
     throw Error(
         ErrorCode::kFailedPrecondition,
         message("DistributedOptimizer: the gradients of the workers are not laid out alike: "
@@ -110,6 +116,16 @@ void WorkerGradientReducer::check_layout() {
                 line_of(theirs, line), " on ", group_->name(r),
                 ". All workers must train the same model with the same options."));
   }
+}
+
+// Before memory is taken for what a worker wants to say.
+void WorkerGradientReducer::check_size(const char* what, int rank, size_t bytes,
+                                       size_t limit) const {
+  if (bytes <= limit) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              message("DistributedOptimizer: ", group_->name(rank), " sends ", bytes, " bytes as ",
+                      what, ", but ", group_->name(group_->rank()), " takes at most ", limit,
+                      ". All workers must train the same model with the same options."));
 }
 
 // With several optimizers the order in which buckets become full may differ between workers; that
@@ -141,7 +157,6 @@ void WorkerGradientReducer::copy_from_host(size_t replica) {
 
 void WorkerGradientReducer::ready(size_t, size_t bucket, void* place) {
   TUTTI_CHECK(place == nullptr);
-  filled_in_.store(group_->step(), std::memory_order_relaxed);
   if (!states_[bucket].host.empty()) return;  // finish() copies it
   const size_t filled = states_[bucket].filled.fetch_add(1, std::memory_order_acq_rel) + 1;
   if (filled == replicas_ && thread_ != nullptr && may_begin_early()) news_.bump();
@@ -151,23 +166,27 @@ void WorkerGradientReducer::help(size_t) {
   if (thread_ != nullptr || !may_begin_early() || failed_.load(std::memory_order_acquire)) return;
   if (!driver_.try_lock()) return;
   try {
-    progress(/*may_wait=*/false);
+    progress(Progress::kWithoutWaiting);
   } catch (...) {
     fail(std::current_exception());  // finish() throws it, where all replicas are
   }
   driver_.unlock();
 }
 
-bool WorkerGradientReducer::progress(bool may_wait) {
+bool WorkerGradientReducer::progress(Progress how) {
   while (next_ < states_.size()) {
     if (transfer_ == nullptr) {
       if (states_[next_].filled.load(std::memory_order_acquire) != replicas_) return false;
       start_bucket(next_);
       under_way_.store(true);
     }
-    if (may_wait) {
+    if (how == Progress::kToEnd) {
       transfer_->set_deadline(group_->channel(GroupChannel::kGradients).deadline(timeout_));
       transfer_->wait();
+    } else if (how == Progress::kWhileBackwardRuns) {
+      while (!transfer_->wait_until(Deadline::after(kLookAtReplicas))) {
+        if (arrived_.load(std::memory_order_acquire) == replicas_ || stopping_.load()) return false;
+      }
     } else if (!transfer_->advance()) {
       return false;
     }
@@ -207,31 +226,33 @@ void WorkerGradientReducer::start_bucket(size_t b) {
   Operation operation;
   operation.name = name;
   operation.sizes = sizes;
-  // A bucket may be sent after the run in which it was filled, by some workers and not by others.
-  operation.step = filled_in_.load(std::memory_order_relaxed);
+  // Backward and step() may be in different runs, and some workers may fill the bucket in a later
+  // one than others. The note tells workers in different steps apart.
+  operation.must_share_step = false;
   Communicator& channel = group_->channel(GroupChannel::kGradients);
   // Nobody waits for it yet; who does sets a deadline.
   transfer_ = start_all_reduce(channel, tree_, std::move(job), operation, Deadline::forever());
 }
 
-std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name, uint64_t step) {
+std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name) {
   note_.clear();
-  for (const auto& part : {std::as_bytes(std::span(statement_)), std::as_bytes(std::span(flags_)),
+  const uint64_t stated = statement_.size();
+  for (const auto& part : {std::as_bytes(std::span(&stated, 1)),
+                           std::as_bytes(std::span(statement_)), std::as_bytes(std::span(flags_)),
                            std::as_bytes(std::span(attachment_))}) {
     note_.insert(note_.end(), part.begin(), part.end());
   }
   attachment_.clear();
   notes_.resize(static_cast<size_t>(group_->size()));
-  const std::array<int64_t, 2> sizes = {static_cast<int64_t>(statement_.size()),
-                                        static_cast<int64_t>(flags_.size())};
+  const std::array<int64_t, 1> sizes = {static_cast<int64_t>(flags_.size())};
   Operation operation;
   operation.name = name;
   operation.sizes = sizes;
-  operation.step = step;
   Communicator& channel = group_->channel(GroupChannel::kFlags);
   return channel.all_gather(
       operation, note_,
       [this](int rank, size_t bytes) {
+        check_size("a note", rank, bytes, kMaxNoteFactor * (note_.size() + kSomeBytes));
         std::vector<std::byte>& place = notes_[static_cast<size_t>(rank)];
         place.resize(bytes);
         return std::span(place);
@@ -239,29 +260,58 @@ std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name, ui
       channel.deadline(timeout_));
 }
 
+// The buckets, which go before, had deadlines of their own.
+void WorkerGradientReducer::finish_note(Transfer& note) {
+  note.set_deadline(group_->channel(GroupChannel::kFlags).deadline(timeout_));
+  note.wait();
+}
+
+// Where the numbers of the statement end in a note, and how many there are.
+size_t WorkerGradientReducer::stated(const std::vector<std::byte>& note, size_t* end) const {
+  uint64_t count = 0;
+  TUTTI_CHECK(note.size() >= sizeof count + flags_.size());
+  std::memcpy(&count, note.data(), sizeof count);
+  TUTTI_CHECK(count <= (note.size() - sizeof count - flags_.size()) / sizeof(double));
+  *end = sizeof count + count * sizeof(double);
+  return count;
+}
+
 void WorkerGradientReducer::read_notes() {
-  const size_t stated = stated_bytes();
   disagreement_.reset();
+  size_t end = 0;
+  const size_t first_count = stated(notes_[0], &end);
+  const auto number = [](const std::vector<std::byte>& note, size_t i) {
+    double value = 0;
+    std::memcpy(&value, note.data() + sizeof(uint64_t) + i * sizeof value, sizeof value);
+    return value;
+  };
   for (size_t r = 0; r < notes_.size(); ++r) {
     const std::vector<std::byte>& note = notes_[r];
-    TUTTI_CHECK(note.size() >= stated + flags_.size());
+    const size_t count = stated(note, &end);
     for (size_t i = 0; i < flags_.size(); ++i) {
-      flags_[i] |= std::to_integer<uint8_t>(note[stated + i]);
+      flags_[i] |= std::to_integer<uint8_t>(note[end + i]);
     }
-    for (size_t i = 0; i < statement_.size() && !disagreement_; ++i) {
-      std::array<double, 2> values = {};
-      std::memcpy(&values[0], notes_[0].data() + i * sizeof(double), sizeof(double));
-      std::memcpy(&values[1], note.data() + i * sizeof(double), sizeof(double));
-      if (std::memcmp(&values[0], &values[1], sizeof(double)) == 0) continue;
-      disagreement_ = {{group_->name(0), group_->name(static_cast<int>(r))}, i, values};
+    const auto disagree = [&](size_t i, double a, double b) {
+      disagreement_ = {{group_->name(0), group_->name(static_cast<int>(r))}, i, {a, b}};
+    };
+    for (size_t i = 0; i < std::min(count, first_count) && !disagreement_; ++i) {
+      const double a = number(notes_[0], i);
+      const double b = number(note, i);
+      if (std::memcmp(&a, &b, sizeof a) != 0) disagree(i, a, b);
     }
+    if (count == first_count || disagreement_) continue;
+    disagree(std::min(count, first_count), static_cast<double>(first_count),
+             static_cast<double>(count));
+    disagreement_->is_count = true;
   }
 }
 
 std::vector<std::span<const std::byte>> WorkerGradientReducer::attachments() const {
   std::vector<std::span<const std::byte>> all;
   for (const std::vector<std::byte>& note : notes_) {
-    all.push_back(std::span(note).subspan(stated_bytes() + flags_.size()));
+    size_t end = 0;
+    stated(note, &end);
+    all.push_back(std::span(note).subspan(end + flags_.size()));
   }
   return all;
 }
@@ -269,10 +319,10 @@ std::vector<std::span<const std::byte>> WorkerGradientReducer::attachments() con
 // All local replicas are in finish(). The note goes ahead of what is left of the buckets, and is
 // looked at after it, so that it costs no way of its own.
 void WorkerGradientReducer::drive_to_end() {
-  const std::unique_ptr<Transfer> note = start_note("flags of a step", group_->step());
+  const std::unique_ptr<Transfer> note = start_note("flags of a step");
   note->advance();
-  TUTTI_CHECK(progress(/*may_wait=*/true));
-  note->wait();
+  TUTTI_CHECK(progress(Progress::kToEnd));
+  finish_note(*note);
   read_notes();
 }
 
@@ -285,8 +335,9 @@ bool WorkerGradientReducer::finish(size_t replica, ChunkFn) {
     return failed_.load(std::memory_order_acquire) ||
            steps_done_.load(std::memory_order_acquire) != step;
   };
-  // Whoever drives has deadlines of its own, and is given the time to run into them.
-  const Deadline deadline = Deadline::after(2 * timeout_.value_or(group_->options().timeout));
+  // Whoever drives has a deadline for each exchange, and is given the time to run into it.
+  const Deadline deadline = Deadline::after(static_cast<int64_t>(states_.size() + 2) *
+                                            timeout_.value_or(group_->options().timeout));
   if (thread_ == nullptr && replica == 0) {
     const auto all_here = [this] {
       return failed_.load(std::memory_order_acquire) ||
@@ -353,7 +404,7 @@ void WorkerGradientReducer::thread_body() {
           clear();
           idle = false;
         } else {
-          progress(/*may_wait=*/true);
+          progress(Progress::kWhileBackwardRuns);
         }
       }
     } catch (...) {
@@ -371,11 +422,11 @@ void WorkerGradientReducer::reset() {
   // One that does not drop it must notice.
   if (begun && may_begin_early() && !group_->aborted() && !failed_.load()) {
     const std::unique_ptr<Transfer> note =
-        start_note("flags of a step that is dropped", filled_in_.load(std::memory_order_relaxed));
+        start_note("flags of a step that is dropped");
     note->advance();
     for (Bucket& state : states_) state.filled.store(replicas_);
-    TUTTI_CHECK(progress(/*may_wait=*/true));
-    note->wait();
+    TUTTI_CHECK(progress(Progress::kToEnd));
+    finish_note(*note);
   }
   transfer_ = nullptr;
   for (Bucket& state : states_) state.filled.store(0, std::memory_order_relaxed);

@@ -51,7 +51,7 @@ class WorkerGradientReducer final : public GradientReducer {
     statement_.assign(numbers.begin(), numbers.end());
   }
   std::optional<Disagreement> disagreement() const override { return disagreement_; }
-  std::vector<std::byte>& attachment() override { return attachment_; }
+  std::vector<std::byte>* attachment() override { return &attachment_; }
   std::vector<std::span<const std::byte>> attachments() const override;
 
  private:
@@ -66,11 +66,15 @@ class WorkerGradientReducer final : public GradientReducer {
   void copy_to_host(size_t replica);
   void copy_from_host(size_t replica);
   void check_layout();
-  bool progress(bool may_wait) TUTTI_REQUIRES(driver_);
+  // The deadline of an exchange begins when the replicas of this worker wait for it.
+  enum class Progress : uint8_t { kWithoutWaiting, kWhileBackwardRuns, kToEnd };
+  bool progress(Progress how) TUTTI_REQUIRES(driver_);
   void start_bucket(size_t bucket) TUTTI_REQUIRES(driver_);
   void drive_to_end() TUTTI_REQUIRES(driver_);
-  std::unique_ptr<Transfer> start_note(const char* name, uint64_t step);
-  size_t stated_bytes() const { return statement_.size() * sizeof(double); }
+  void check_size(const char* what, int rank, size_t bytes, size_t limit) const;
+  std::unique_ptr<Transfer> start_note(const char* name);
+  void finish_note(Transfer& note);
+  size_t stated(const std::vector<std::byte>& note, size_t* end) const;
   void read_notes();
   void clear() TUTTI_REQUIRES(driver_);
   void wait_until(const std::function<bool()>& over, const Deadline& deadline, const char* what);
@@ -86,7 +90,8 @@ class WorkerGradientReducer final : public GradientReducer {
   std::vector<uint8_t> flags_;
   std::vector<double> statement_;
   std::vector<std::byte> attachment_;
-  std::vector<std::byte> note_;                // of this worker: all three, one after the other
+  // Of this worker: how many numbers it states, then all three, one after the other.
+  std::vector<std::byte> note_;
   std::vector<std::vector<std::byte>> notes_;  // of each worker
   std::optional<Disagreement> disagreement_;
 
@@ -95,7 +100,6 @@ class WorkerGradientReducer final : public GradientReducer {
   size_t next_ TUTTI_GUARDED_BY(driver_) = 0;  // the bucket under way
   std::unique_ptr<Transfer> transfer_ TUTTI_GUARDED_BY(driver_);
 
-  std::atomic<uint64_t> filled_in_{0};  // the step of the group in which buckets were filled
   std::atomic<size_t> arrived_{0};      // replicas in finish()
   std::atomic<bool> failing_{false};    // somebody writes error_
   std::atomic<bool> failed_{false};

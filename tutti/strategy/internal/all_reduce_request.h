@@ -51,6 +51,9 @@ class AllReduceRequest : public MeetingRequest {
   void complete(std::span<MeetingRequest* const> requests) override;
 
  protected:
+  /// What other workers are told that is reduced.
+  virtual std::string label() const { return "all_reduce"; }
+
   at::Tensor& input(size_t tensor) { return inputs_.empty() ? *tensors_[tensor] : inputs_[tensor]; }
   at::Tensor& output(size_t tensor) {
     return outputs_.empty() ? *tensors_[tensor] : outputs_[tensor];

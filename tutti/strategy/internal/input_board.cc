@@ -87,7 +87,9 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
     throw Error(ErrorCode::kUnavailable,
                 message("the input of ", group_->name(group_->rank()), ": ", group_->name(missing),
                         " did not say whether it has data for step ", progress.step, " of pass ",
-                        progress.pass, failure ? ": " + failure->text : " before the deadline."));
+                        progress.pass, failure ? ": " + failure->text : " before the deadline.",
+                        " Every worker must go through the same distributed datasets, and as far; "
+                        "if one takes long for a step, raise communication_options.timeout."));
   };
   std::vector<bool> sent(static_cast<size_t>(group_->size()));
   sent[static_cast<size_t>(group_->rank())] = true;
@@ -111,7 +113,8 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
         }
       }
       missing = first_missing(key);
-      if (missing < 0) missing = unsent;
+      const bool is_silent = missing >= 0;
+      if (!is_silent) missing = unsent;
       if (missing < 0) {
         InputTotals totals;
         for (const Note& each : notes_of(key)) {
@@ -124,11 +127,11 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
       }
       // Who is gone may have said it before.
       const std::optional<PeerFailure> failure = channel_.link(missing).failure();
-      if (failure && unsent < 0 && first_missing(key) != missing) continue;
+      if (failure && is_silent && first_missing(key) != missing) continue;
       check(missing, failure);
       if (sleepy) {
         armed = channel_.link(missing).arm();
-        if (unsent < 0 && first_missing(key) != missing) {
+        if (is_silent && first_missing(key) != missing) {
           channel_.link(missing).disarm();
           continue;
         }

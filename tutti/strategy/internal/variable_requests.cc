@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include "tutti/base/error.h"
@@ -69,31 +71,40 @@ bool CombineUpdateRequest::is_zero() const {
          update_.leaves[0].tensor().item<double>() == 0;
 }
 
-// Mirrored values are; numbers may differ. The mean of equal ones might be rounded.
-bool CombineUpdateRequest::is_same_on_workers() const {
-  if (strategy_.num_workers() == 1 || update_.same == VariableUpdate::Same::kMirrored) return true;
-  if (update_.same != VariableUpdate::Same::kNumber ||
-      update_.aggregation != VariableAggregation::kMean) {
-    return false;
+std::string CombineUpdateRequest::label() const {
+  return message(update_.function, " of ", update_.variable.describe());
+}
+
+bool CombineUpdateRequest::is_same_here(std::span<MeetingRequest* const> requests) const {
+  const auto& first = *static_cast<const CombineUpdateRequest*>(requests[0]);
+  return replicas_ > 1 && std::all_of(requests.begin(), requests.end(), [&](MeetingRequest* each) {
+           return static_cast<const CombineUpdateRequest*>(each)->is_same_as(first);
+         });
+}
+
+// Whether to ask the other workers must not depend on what the values here are.
+bool CombineUpdateRequest::is_same_everywhere(bool same_here) const {
+  if (strategy_.num_workers() == 1 || update_.same == VariableUpdate::Same::kMirrored) {
+    return same_here;
   }
-  const at::Tensor mine = update_.leaves[0].tensor().detach().to(at::kCPU).reshape({1});
-  const auto all = strategy_.gather_from_workers(mine.view(at::kByte), update_.variable.describe());
-  return std::all_of(all.begin(), all.end(),
-                     [&](const at::Tensor& each) { return each.equal(all[0]); });
+  if (update_.same == VariableUpdate::Same::kNo) return false;  // each worker has its own tensor
+  const at::Tensor value = update_.leaves[0].tensor().detach().to(at::kCPU).reshape({1});
+  const at::Tensor mine = at::cat({value.view(at::kByte), at::full({1}, same_here, at::kByte)});
+  const auto all = strategy_.gather_from_workers(mine, label());
+  return same_here && std::all_of(all.begin(), all.end(),
+                                  [&](const at::Tensor& each) { return each.equal(mine); });
 }
 
 void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   const auto request = [&](size_t i) -> CombineUpdateRequest& {
     return *static_cast<CombineUpdateRequest*>(requests[i]);
   };
-  // One local replica cannot tell whether its tensor is that of others.
-  bool all_same =
-      replicas_ > 1 && (requests.size() > 1 || update_.same != VariableUpdate::Same::kNo);
-  for (size_t i = 0; i < requests.size() && all_same; ++i) {
-    all_same = request(i).is_same_as(request(0));
-  }
+  const bool same_here = is_same_here(requests);
+  const bool all_same = is_same_everywhere(same_here);
+  const bool is_shared = all_same || (same_here && requests.size() > 1 &&
+                                      update_.same == VariableUpdate::Same::kNo);
   const at::NoGradGuard no_grad;
-  if (all_same && update_.aggregation == VariableAggregation::kSum && !is_zero()) {
+  if (is_shared && update_.aggregation == VariableAggregation::kSum && !is_zero()) {
     throw Error(ErrorCode::kInvalidArgument,
                 message("Variable::", update_.function, ": a non-distributed value (",
                         describe_all(update_.leaves),
@@ -101,7 +112,7 @@ void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
                         " replicas for ", update_.variable.describe(),
                         ". Give each replica's own tensor, use kMean, or multiply it yourself."));
   }
-  if (!all_same || !is_same_on_workers()) {
+  if (!all_same) {
     AllReduceRequest::complete(requests);
   } else if (update_.leaves[0].kind == Leaf::Kind::kTensor) {
     const auto take = [](CombineUpdateRequest& each) { each.output(0).copy_(each.input(0)); };

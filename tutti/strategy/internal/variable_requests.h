@@ -44,8 +44,10 @@ class CombineUpdateRequest final : public AllReduceRequest {
   void complete(std::span<MeetingRequest* const> requests) override;
 
  private:
+  std::string label() const override;
   bool is_same_as(const CombineUpdateRequest& other) const;
-  bool is_same_on_workers() const;
+  bool is_same_here(std::span<MeetingRequest* const> requests) const;
+  bool is_same_everywhere(bool same_here) const;
   bool is_zero() const;
 
   StrategyExtended& strategy_;

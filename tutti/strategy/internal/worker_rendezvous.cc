@@ -25,6 +25,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr char kGatherMethod[] = "/tutti.Group/Gather";
+constexpr std::chrono::milliseconds kRetryTime{500};
+constexpr int kTriesBetweenReports = 10;
 
 // Texts of all ranks, round by round; rank 0 keeps them and answers when a round is complete.
 class GatherService {
@@ -65,7 +67,8 @@ class GatherService {
           }
           throw Error(ErrorCode::kDeadlineExceeded,
                       message("MultiWorkerMirroredStrategy: did not hear from ", missing,
-                              " while the workers connected to each other."));
+                              " while the workers connected to each other. Do they still run, and "
+                              "can they reach this address? The time for it is join_timeout."));
         }
       }
       news_.park(seen, Deadline::after(std::chrono::seconds(1)));
@@ -129,6 +132,26 @@ std::string own_host_towards(const std::string& towards) {
   return host;
 }
 
+// The name of rank 0 may not be known yet.
+std::string await_own_host(const WorkerRendezvousOptions& options, const Deadline& deadline) {
+  for (int tries = 0;; ++tries) {
+    std::string host = own_host_towards(options.addresses[0]);
+    if (!host.empty()) return host;
+    if (deadline.passed()) {
+      throw Error(ErrorCode::kUnavailable,
+                  message("MultiWorkerMirroredStrategy: ", options.names[0], " at ",
+                          options.addresses[0],
+                          " cannot be found from this machine. Is the name right, and does this "
+                          "machine's name service know it?"));
+    }
+    if (tries % kTriesBetweenReports == 0) {
+      log(LogLevel::kInfo, message("waiting until the name of ", options.names[0], " (",
+                                   options.addresses[0], ") is known"));
+    }
+    std::this_thread::sleep_for(kRetryTime);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options) {
@@ -139,21 +162,9 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
   rpc::SecurityOptions security = options.security;
   security.job_secret = rpc::find_job_secret(security, loopback);
 
+  const Deadline deadline = Deadline::after(options.join_timeout);
   std::string listen = options.own_address;
-  if (listen.empty()) {
-    const Deadline patience = Deadline::after(options.join_timeout);
-    std::string host = own_host_towards(options.addresses[0]);
-    while (host.empty() && !patience.passed()) {  // its name may not be known yet
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      host = own_host_towards(options.addresses[0]);
-    }
-    if (host.empty()) {
-      throw Error(ErrorCode::kUnavailable,
-                  message("MultiWorkerMirroredStrategy: ", options.names[0], " at ",
-                          options.addresses[0], " cannot be found from this machine."));
-    }
-    listen = host + ":0";
-  }
+  if (listen.empty()) listen = await_own_host(options, deadline) + ":0";
   rpc::ServerOptions server_options;
   server_options.address = listen;
   server_options.security = security;
@@ -184,11 +195,11 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
       options.own_address.empty() ? server->address() : options.own_address;
   meeting.job = options.job;
   meeting.facts = options.facts;
-  meeting.timeout = options.join_timeout;
+  meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline.when() - Deadline::Clock::now());
   meeting.channel = channel_options;
   const rpc::Membership members = rpc::rendezvous(meeting);
 
-  const Deadline deadline = Deadline::after(options.join_timeout);
   std::shared_ptr<rpc::Channel> to_first;
   if (options.rank != 0) {
     to_first = rpc::Channel::connect(members.addresses[0], channel_options, deadline);

@@ -206,13 +206,14 @@ void FlatState::update_piece(const Piece& piece, const UpdateRule& rule, double 
   }
 }
 
-std::vector<at::Tensor> FlatState::states_of(size_t parameter) const {
+std::vector<at::Tensor> FlatState::states_of(size_t parameter,
+                                             const std::vector<UpdateRule>& rules) const {
   std::vector<at::Tensor> states;
   const ParameterLayout& layout = flat_.layout();
   for (size_t s = 0; s < layout.slots.size(); ++s) {
     const ParameterSlot& slot = layout.slots[s];
     if (slot.info.parameter != parameter || first_update_[s] < 0) continue;
-    for (int i = 0; i < num_states_; ++i) {
+    for (int i = 0; i < num_states(rules[slot.info.group]); ++i) {
       states.push_back(states_[slot.buffer][i]
                            .narrow(0, slot.offset, slot.info.numel)
                            .clone()

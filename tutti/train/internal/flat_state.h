@@ -54,7 +54,7 @@ class FlatState {
                  int64_t updates, bool check);
 
   /// Copies of the states of a parameter, in its shape; none before its first update.
-  std::vector<at::Tensor> states_of(size_t parameter) const;
+  std::vector<at::Tensor> states_of(size_t parameter, const std::vector<UpdateRule>& rules) const;
 
   size_t bytes() const;
   size_t master_bytes() const;
