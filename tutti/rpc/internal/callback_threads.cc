@@ -3,6 +3,7 @@
 #include "tutti/rpc/internal/callback_threads.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 
@@ -14,38 +15,63 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
+#include "tutti/base/mutex.h"
 #include "tutti/rpc/internal/handover.h"
 
 namespace tutti::rpc::internal {
 namespace {
 
-// A channel counts as a user from its first call on; the call itself goes nowhere.
-struct Keeper {
-  std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateChannel("unix-abstract:tutti-nobody", grpc::InsecureChannelCredentials());
-  grpc::GenericStub stub{channel};
-  grpc::ClientContext context;
-  grpc::Slice nothing{"\n"};
-  grpc::ByteBuffer request{&nothing, 1};
-  grpc::ByteBuffer response;
+// A thread that had nothing to do for a second is deaf for the next tenth of one.
+constexpr std::chrono::milliseconds kPulse{400};
 
-  Keeper() {
-    context.set_deadline(std::chrono::system_clock::now());
-    stub.UnaryCall(&context, "/tutti.Nobody/None", {}, &request, &response,
-                   [](const grpc::Status&) {});
+// Calls that nobody answers, one after the other: each ends after a while, which is something to
+// do for one of the threads. A channel counts as a user from its first call on.
+class Keeper {
+ public:
+  Keeper() { call(); }
+
+  // The program ends; what a call needs may be gone soon.
+  void stop() {
+    const MutexLock lock(mutex_);
+    stopped_ = true;
   }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    grpc::ByteBuffer response;
+  };
+
+  void call() {
+    const UnseenWrites unseen;
+    const MutexLock lock(mutex_);
+    if (stopped_) return;
+    call_ = std::make_unique<Call>();
+    call_->context.set_wait_for_ready(true);
+    call_->context.set_deadline(std::chrono::system_clock::now() + kPulse);
+    stub_.UnaryCall(&call_->context, "/tutti.Nobody/None", {}, &request_, &call_->response,
+                    [this](const grpc::Status&) { call(); });
+  }
+
+  grpc::GenericStub stub_{
+      grpc::CreateChannel("unix-abstract:tutti-nobody", grpc::InsecureChannelCredentials())};
+  const grpc::Slice nothing_{"\n"};
+  const grpc::ByteBuffer request_{&nothing_, 1};
+  Mutex mutex_;
+  bool stopped_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Call> call_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
 // Not static, so that the compiler keeps it, and a search for leaks finds what it points to.
-void* callback_threads_keeper = nullptr;
+Keeper* callback_threads_keeper = nullptr;
 
 void keep_callback_threads() {
   static std::once_flag once;
   std::call_once(once, [] {
-    const UnseenWrites unseen;
     callback_threads_keeper = new Keeper;  // outlives every user
+    std::atexit([] { callback_threads_keeper->stop(); });
   });
 }
 
