@@ -239,7 +239,9 @@ class ProcessRun {
       : processes_(tasks.size()), texts_(tasks.size()), done_(tasks.size()) {
     result_.ranks.resize(tasks.size());
     for (size_t r = 0; r < tasks.size(); ++r) {
-      processes_[r] = pool().take(backend_named(tasks[r].backend).hosts ? static_cast<int>(r) : -1);
+      const Backend& backend = backend_named(tasks[r].backend);
+      const bool has_hosts = backend.ranks_per_host > 0;
+      processes_[r] = pool().take(has_hosts ? backend.host_of(static_cast<int>(r)) : -1);
       if (!write_words(processes_[r]->socket(), to_words(tasks[r]))) end(r, true);
     }
   }

@@ -75,9 +75,27 @@ std::shared_ptr<WorkerGroup> make_grpc(const GroupOptions& options) {
   return make_grpc_at(rpc::ServerOptions().address, changed);
 }
 
-// Their memory cannot be shared, which is found out.
-[[maybe_unused]] std::shared_ptr<WorkerGroup> make_grpc_on_hosts(const GroupOptions& options) {
-  return make_grpc_at(NetworkHosts::address(options.rank) + ":0", options);
+// Who shares memory with whom is found out.
+std::shared_ptr<WorkerGroup> make_auto_on_hosts(const GroupOptions& options, int ranks_per_host) {
+  const int host = options.rank / ranks_per_host;
+  const auto group = make_grpc_at(NetworkHosts::address(host) + ":0", options);
+  for (int r = 0; r < group->size(); ++r) {
+    if (r == group->rank()) continue;
+    const bool near = group->channel(GroupChannel::kCollectives).link(r).shares_memory();
+    if (near != (r / ranks_per_host == host)) {
+      throw Error(ErrorCode::kInternal, message("rank ", options.rank, " reaches rank ", r,
+                                                near ? " by shared memory" : " by gRPC"));
+    }
+  }
+  return group;
+}
+
+[[maybe_unused]] std::shared_ptr<WorkerGroup> make_one_on_each_host(const GroupOptions& options) {
+  return make_auto_on_hosts(options, 1);
+}
+
+[[maybe_unused]] std::shared_ptr<WorkerGroup> make_two_on_each_host(const GroupOptions& options) {
+  return make_auto_on_hosts(options, 2);
 }
 
 [[maybe_unused]] std::shared_ptr<WorkerGroup> make_host_spin(const GroupOptions& options) {
@@ -125,12 +143,13 @@ const std::vector<Backend>& all_backends() {
       {"HostProcesses", true, make_host},
       {"GrpcProcesses", true, make_grpc},
       {"HostProcessesDeep", true, make_host_deep, true},
-      {"GrpcHosts", true, make_grpc_on_hosts, false, true},
+      {"GrpcHosts", true, make_one_on_each_host, false, 1},
+      {"MixedHosts", true, make_two_on_each_host, true, 2},
 #endif
     };
     // Processes on hosts of their own show more, but need root.
     std::erase_if(all, [](const Backend& each) {
-      return each.name == (NetworkHosts::possible() ? "GrpcProcesses" : "GrpcHosts");
+      return NetworkHosts::possible() ? each.name == "GrpcProcesses" : each.ranks_per_host > 0;
     });
     return all;
   }();

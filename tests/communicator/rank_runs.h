@@ -33,7 +33,9 @@ struct Backend {
   bool processes = false;  ///< Or threads of the test.
   std::shared_ptr<WorkerGroup> (*make)(const GroupOptions& options) = nullptr;
   bool only_reductions = false;  ///< It differs from another one in how values are reduced only.
-  bool hosts = false;            ///< Processes on hosts of their own (network_hosts.h).
+  int ranks_per_host = 0;        ///< Of processes on several hosts (network_hosts.h); 0: on one.
+
+  int host_of(int rank) const { return rank / ranks_per_host; }
 };
 
 const std::vector<Backend>& all_backends();

@@ -175,7 +175,8 @@ TEST_P(WorkersThatDiffer, UpdateVariablesInAnotherOrder) {
     const Variable a(at::zeros({3}), {.name = "a", .aggregation = VariableAggregation::kMean});
     const Variable b(at::zeros({3}), {.name = "b", .aggregation = VariableAggregation::kMean});
     strategy.run([&] {
-      const at::Tensor mine = at::full({3}, static_cast<float>(get_replica_context()->replica_id_in_sync_group()));
+      const at::Tensor mine =
+          at::full({3}, static_cast<float>(get_replica_context()->replica_id_in_sync_group()));
       (is_worker(strategy, 1) ? b : a).assign_add(mine);
       (is_worker(strategy, 1) ? a : b).assign_add(mine);
     });
@@ -242,16 +243,14 @@ class WorkersThatStayAway : public WorkersThatDiffer {
                      std::chrono::milliseconds timeout,
                      std::initializer_list<std::string_view> parts) const {
     expect_missed_after(
-        [&](const Strategy& strategy) -> std::function<void()> {
-          return [&] { call(strategy); };
-        },
+        [&](const Strategy& strategy) -> std::function<void()> { return [&] { call(strategy); }; },
         timeout, parts);
   }
 
   // The same for a call that all workers prepare.
   void expect_missed_after(const std::function<std::function<void()>(const Strategy&)>& prepare,
-                     std::chrono::milliseconds timeout,
-                     std::initializer_list<std::string_view> parts) const {
+                           std::chrono::milliseconds timeout,
+                           std::initializer_list<std::string_view> parts) const {
     InProcessClusterOptions used = options();
     used.communication_options.timeout = timeout;
     int found = 0;
@@ -328,8 +327,9 @@ TEST_P(WorkersThatStayAway, AreNamedInAnUpdate) {
       strategy.run([&] { optimizer->minimize(model->forward(at::ones({2, 3})).sum()); });
     };
   };
-  expect_missed_after(training, kShort,
-                {"/job:worker/task:1 (a thread) did not come to", "gradients 0: ", "in step 2"});
+  expect_missed_after(
+      training, kShort,
+      {"/job:worker/task:1 (a thread) did not come to", "gradients 0: ", "in step 2"});
 }
 
 TEST_P(WorkersThatStayAway, AreNamedByTheReaderOfTheInput) {

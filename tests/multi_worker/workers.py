@@ -9,6 +9,7 @@ namespaces: the same over hosts in network namespaces, which share no memory; ne
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,10 @@ def failures(folder):
             took = time.monotonic() - began
             for index in (0, 2):
                 text, status, log = results[index]
-                if status == 0 or not text.startswith(expected):
+                parts = ["127.0.0.1:", " step 21"]
+                if end != "throw":
+                    parts += ["noticed during all_"]
+                if status == 0 or not text.startswith(expected) or not all(p in text for p in parts):
                     raise SystemExit(f"{kind} {end}: worker {index} says {text!r}\n{log}")
                 if end == "throw" and not ("the disk is on fire" in text and "step 21" in text
                                            and "replica 1" in text):
@@ -137,6 +141,38 @@ def failures(folder):
 
 def run(*command):
     subprocess.run(command, check=True)
+
+
+def late_name(folder, hosts, secret):
+    """As torchrun starts workers: only the name of the first is known, and that not at once."""
+    files = []
+    for name, _ in hosts:
+        os.makedirs(f"/etc/netns/{name}", exist_ok=True)  # `ip netns exec` shows it as /etc/hosts
+        files.append(open(f"/etc/netns/{name}/hosts", "w", encoding="utf-8"))
+        print("127.0.0.1 localhost", file=files[-1], flush=True)
+    processes = []
+    for rank, (name, _) in enumerate(hosts):
+        out = os.path.join(folder, f"late-{rank}")
+        env = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"} | secret
+        env |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                "MASTER_ADDR": "chief.tutti.test", "MASTER_PORT": "4400"}
+        log = open(out + ".log", "w+", encoding="utf-8")
+        process = subprocess.Popen(["ip", "netns", "exec", name, PROGRAM, out, "1", "auto"], env=env,
+                                   stdout=subprocess.PIPE, stderr=log, text=True)
+        processes.append((process, out, log))
+    deadline = time.monotonic() + 30
+    while not all("chief.tutti.test" in open(out + ".log", encoding="utf-8").read()
+                  for _, out, _ in processes):
+        if time.monotonic() > deadline or any(each.poll() is not None for each, _, _ in processes):
+            raise SystemExit(f"nobody waits for the name: {finish(processes, 5)}")
+        time.sleep(0.1)
+    for file in files:
+        print(f"{hosts[0][1]} chief.tutti.test", file=file, flush=True)
+    for text, status, log in finish(processes):
+        if status != 0 or text != "ok" or "waiting" not in log:
+            raise SystemExit(f"late name: {text}\n{log}")
+    for _, out, _ in processes:
+        check_equal("late name", train(folder, 1, 2, "mirrored"), digest(out))
 
 
 def namespaces(folder):
@@ -172,6 +208,7 @@ def namespaces(folder):
         check_equal("2 + 1 on 2 hosts, x 2", train(folder, 1, 6, "mirrored"),
                     train(folder, 3, 2, "auto", hosts=[hosts[0], hosts[0], hosts[1]], env=secret))
         expect_ways("shared memory for ranks 1", "grpc for ranks 2")
+        late_name(folder, hosts[:2], secret)
         results = finish(start(folder, 2, 1, "auto", hosts=hosts[:2]), timeout=30)
         if any(status == 0 or "TUTTI_JOB_SECRET" not in text for text, status, _ in results):
             raise SystemExit(f"without a secret: {results}")
@@ -179,6 +216,7 @@ def namespaces(folder):
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+            shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
         subprocess.run(["ip", "link", "del", bridge], check=False, stderr=subprocess.DEVNULL)
 
 

@@ -204,8 +204,7 @@ bool Transfer::wait_until(const Deadline& until) {
       int now_missing = 0;
       done = poll(&now_missing);
       if (!done && now_missing == missing) {
-        link.park(
-            Deadline::at(std::min({deadline_.when(), until.when(), Clock::now() + kSlice})));
+        link.park(Deadline::at(std::min({deadline_.when(), until.when(), Clock::now() + kSlice})));
       }
     }
     if (done || poll(&missing)) return true;

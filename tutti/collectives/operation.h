@@ -36,7 +36,7 @@ struct Operation {
   c10::optional<at::ScalarType> dtype = c10::nullopt;
   c10::IntArrayRef sizes = {};  ///< Of what all ranks have alike.
   c10::optional<ReduceOp> op = c10::nullopt;
-  uint64_t step = 0;          ///< Of training; 0 stands for the one that the group is in.
+  uint64_t step = 0;            ///< Of training; 0 stands for the one that the group is in.
   bool must_share_step = true;  ///< Ranks may do it in different steps, if not.
 };
 

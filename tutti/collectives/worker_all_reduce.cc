@@ -204,7 +204,7 @@ class BlockTransfer final : public AllReduceTransfer {
       : AllReduceTransfer(communicator, tree, std::move(reduction), operation, deadline),
         depth_(static_cast<int64_t>(communicator.group().options().depth)),
         use_(job_.count * static_cast<int64_t>(out_bytes_) < kDirectBytes ? Link::Use::kAndWrite
-                                                                         : Link::Use::kOnce),
+                                                                          : Link::Use::kOnce),
         posts_(static_cast<size_t>(workers_)) {
     const auto part = static_cast<int64_t>(communicator.group().options().chunk_bytes /
                                            (in_bytes_ * tree.max_nodes()));
@@ -304,8 +304,7 @@ class BlockTransfer final : public AllReduceTransfer {
         const Range mine = part(at.spreads, me_);
         const std::span<const std::byte> piece(
             result(at.spreads), static_cast<size_t>(mine.end - mine.begin) * out_bytes_);
-        post(rank, 1, Link::Pieces(&piece, 1),
-             results_ == nullptr ? use_ : Link::Use::kOnce);
+        post(rank, 1, Link::Pieces(&piece, 1), results_ == nullptr ? use_ : Link::Use::kOnce);
         ++at.spreads;
       }
     }

@@ -168,7 +168,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   Decision decision_;
   std::vector<double> statement_;  // what other workers must have alike
   std::vector<UpdateRule> stated_rules_;
-  std::atomic<bool> news_{true};   // something settle() must look at
+  std::atomic<bool> news_{true};  // something settle() must look at
   std::atomic<size_t> next_chunk_{0};
   std::atomic<int64_t> different_{-1};  // internal::Difference between replicas
   Mutex mutex_;

@@ -182,12 +182,8 @@ void OptimizerCore::check_statement(size_t replica) const {
                         "workers alike, or load a checkpoint on all of them."));
   }
   static constexpr std::array<const char*, kRules> kNames = {
-      "check_every",
-      "",
-      "whether step() or synchronize() sums the gradients",
-      "the gradient factor",
-      "clip_norm",
-      "accumulate",
+      "check_every",         "",          "whether step() or synchronize() sums the gradients",
+      "the gradient factor", "clip_norm", "accumulate",
       "non_finite"};
   std::string what;
   std::array<std::string, 2> shown = {message(values[0]), message(values[1])};

@@ -30,7 +30,7 @@ class PeerSocket {
   const int descriptor_;
 };
 
-/// See Link. `socket` is null for a rank of this process.
+/// See Link.
 class HostLink final : public Link {
  public:
   HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs, size_t channel,

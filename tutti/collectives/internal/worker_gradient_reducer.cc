@@ -237,9 +237,9 @@ void WorkerGradientReducer::start_bucket(size_t b) {
 std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name) {
   note_.clear();
   const uint64_t stated = statement_.size();
-  for (const auto& part : {std::as_bytes(std::span(&stated, 1)),
-                           std::as_bytes(std::span(statement_)), std::as_bytes(std::span(flags_)),
-                           std::as_bytes(std::span(attachment_))}) {
+  for (const auto& part :
+       {std::as_bytes(std::span(&stated, 1)), std::as_bytes(std::span(statement_)),
+        std::as_bytes(std::span(flags_)), std::as_bytes(std::span(attachment_))}) {
     note_.insert(note_.end(), part.begin(), part.end());
   }
   attachment_.clear();
@@ -421,8 +421,7 @@ void WorkerGradientReducer::reset() {
   // Other workers may have begun to sum what this one drops: all go through the step, and drop it.
   // One that does not drop it must notice.
   if (begun && may_begin_early() && !group_->aborted() && !failed_.load()) {
-    const std::unique_ptr<Transfer> note =
-        start_note("flags of a step that is dropped");
+    const std::unique_ptr<Transfer> note = start_note("flags of a step that is dropped");
     note->advance();
     for (Bucket& state : states_) state.filled.store(replicas_);
     TUTTI_CHECK(progress(Progress::kToEnd));

@@ -100,8 +100,8 @@ class WorkerGradientReducer final : public GradientReducer {
   size_t next_ TUTTI_GUARDED_BY(driver_) = 0;  // the bucket under way
   std::unique_ptr<Transfer> transfer_ TUTTI_GUARDED_BY(driver_);
 
-  std::atomic<size_t> arrived_{0};      // replicas in finish()
-  std::atomic<bool> failing_{false};    // somebody writes error_
+  std::atomic<size_t> arrived_{0};    // replicas in finish()
+  std::atomic<bool> failing_{false};  // somebody writes error_
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;  // written before failed_
   WaitWord news_;             // buckets that became ready, the end of a step

@@ -101,8 +101,8 @@ void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   };
   const bool same_here = is_same_here(requests);
   const bool all_same = is_same_everywhere(same_here);
-  const bool is_shared = all_same || (same_here && requests.size() > 1 &&
-                                      update_.same == VariableUpdate::Same::kNo);
+  const bool is_shared =
+      all_same || (same_here && requests.size() > 1 && update_.same == VariableUpdate::Same::kNo);
   const at::NoGradGuard no_grad;
   if (is_shared && update_.aggregation == VariableAggregation::kSum && !is_zero()) {
     throw Error(ErrorCode::kInvalidArgument,

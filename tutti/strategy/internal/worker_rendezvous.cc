@@ -132,21 +132,21 @@ std::string own_host_towards(const std::string& towards) {
   return host;
 }
 
-// The name of rank 0 may not be known yet.
-std::string await_own_host(const WorkerRendezvousOptions& options, const Deadline& deadline) {
+// The same. The name of a worker may not be known yet.
+std::string await_own_host(const std::string& worker, const std::string& address,
+                           const Deadline& deadline) {
   for (int tries = 0;; ++tries) {
-    std::string host = own_host_towards(options.addresses[0]);
+    std::string host = own_host_towards(address);
     if (!host.empty()) return host;
     if (deadline.passed()) {
       throw Error(ErrorCode::kUnavailable,
-                  message("MultiWorkerMirroredStrategy: ", options.names[0], " at ",
-                          options.addresses[0],
+                  message("MultiWorkerMirroredStrategy: ", worker, " at ", address,
                           " cannot be found from this machine. Is the name right, and does this "
                           "machine's name service know it?"));
     }
     if (tries % kTriesBetweenReports == 0) {
-      log(LogLevel::kInfo, message("waiting until the name of ", options.names[0], " (",
-                                   options.addresses[0], ") is known"));
+      log(LogLevel::kInfo,
+          message("waiting until the name of ", worker, " (", address, ") is known"));
     }
     std::this_thread::sleep_for(kRetryTime);
   }
@@ -163,8 +163,12 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
   security.job_secret = rpc::find_job_secret(security, loopback);
 
   const Deadline deadline = Deadline::after(options.join_timeout);
-  std::string listen = options.own_address;
-  if (listen.empty()) listen = await_own_host(options, deadline) + ":0";
+  const bool has_address = !options.own_address.empty();
+  const std::string host = has_address
+                               ? await_own_host(options.names[static_cast<size_t>(options.rank)],
+                                                options.own_address, deadline)
+                               : await_own_host(options.names[0], options.addresses[0], deadline);
+  const std::string listen = has_address ? options.own_address : host + ":0";
   rpc::ServerOptions server_options;
   server_options.address = listen;
   server_options.security = security;
@@ -195,8 +199,8 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
       options.own_address.empty() ? server->address() : options.own_address;
   meeting.job = options.job;
   meeting.facts = options.facts;
-  meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
-      deadline.when() - Deadline::Clock::now());
+  meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.when() -
+                                                                          Deadline::Clock::now());
   meeting.channel = channel_options;
   const rpc::Membership members = rpc::rendezvous(meeting);
 
