@@ -53,9 +53,9 @@ std::string Leaf::describe() const {
     case Kind::kBool:
       return "bool scalar";
     case Kind::kInteger:
-      return message(is_signed ? "int" : "uint", bytes * 8, " scalar");
+      return (is_signed ? "int" : "uint") + std::to_string(bytes * 8) + " scalar";
     case Kind::kFloating:
-      return message("float", bytes * 8, " scalar");
+      return "float" + std::to_string(bytes * 8) + " scalar";
   }
   return "leaf";
 }

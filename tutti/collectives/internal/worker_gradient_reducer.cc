@@ -54,6 +54,7 @@ WorkerGradientReducer::WorkerGradientReducer(std::shared_ptr<WorkerGroup> group,
       replicas_(static_cast<size_t>(tree.local_replicas())),
       states_(this->buckets().size()) {
   for (size_t b = 0; b < states_.size(); ++b) {
+    states_[b].name = message("gradients ", b, ": ", this->buckets()[b].name);
     const at::ScalarType dtype = this->buckets()[b].dtype();
     const at::ScalarType inner = node_dtype(ReduceOp::kSum, dtype);
     const std::vector<at::Tensor>& memory = this->buckets()[b].memory;
@@ -221,10 +222,9 @@ void WorkerGradientReducer::start_bucket(size_t b) {
                        own_nodes, begin, end);
     };
   }
-  const std::string name = message("gradients ", b, ": ", bucket.name);
   const std::array<int64_t, 1> sizes = {job.count};
   Operation operation;
-  operation.name = name;
+  operation.name = states_[b].name;
   operation.sizes = sizes;
   // Backward and step() may be in different runs, and some workers may fill the bucket in a later
   // one than others. The note tells workers in different steps apart.

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/base/mutex.h"
@@ -57,6 +58,7 @@ class WorkerGradientReducer final : public GradientReducer {
  private:
   struct alignas(64) Bucket {
     std::atomic<size_t> filled{0};  // by how many replicas
+    std::string name;
     std::vector<at::Tensor>
         scratch;                   // nodes that do not fit into the bucket: those of 16-bit floats
     std::vector<at::Tensor> host;  // copies of the replicas' memory, if that is on other devices

@@ -66,7 +66,8 @@ void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<L
       std::vector<T> values;
       for (const Leaf& leaf : column) values.push_back(*static_cast<T*>(leaf.data));
       if (strategy.num_workers() > 1) {
-        const std::string what = message("reduce(", op, ") of a number, ", column[0].describe());
+        std::string what = "reduce(";  // a stream would take longer than the exchange
+        what.append(to_string(op)).append(") of a number, ").append(column[0].describe());
         values = values_of_workers(strategy, what, values, options);
       }
       const auto count = static_cast<T>(values.size());
