@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 
 def free_ports(count: int) -> list[int]:
@@ -54,14 +55,16 @@ def main() -> int:
             threads.append(threading.Thread(target=forward, args=(stream, out, prefix)))
             threads[-1].start()
         processes.append(process)
-    status = 0
-    for process in processes:
-        try:
-            result = process.wait(timeout=10 if status else None)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            result = process.wait()
-        status = status or result
+    status, end = 0, None
+    while None in [process.poll() for process in processes]:
+        failed = [process.returncode for process in processes if process.returncode]
+        if failed and end is None:
+            status, end = failed[0], time.monotonic() + 10
+        if end is not None and time.monotonic() > end:
+            for process in processes:
+                process.kill()
+        time.sleep(0.05)
+    status = status or next((each.returncode for each in processes if each.returncode), 0)
     for thread in threads:
         thread.join()
     return 128 - status if status < 0 else status

@@ -186,10 +186,13 @@ TEST(WorkerAllReduce, SendsItsValuesBeforeItOverwritesThem) {
 }
 
 // Whatever goes wrong in the middle, the other ranks hear what it was.
-TEST(WorkerAllReduce, TellsTheOthersWhyItFailed) {
+class WorkerAllReduceOf : public ::testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Elements, WorkerAllReduceOf, ::testing::Values(3, 100'000));
+
+TEST_P(WorkerAllReduceOf, TellsTheOthersWhyItFailed) {
   const auto errors = run_thread_ranks(3, [](WorkerGroup& group) {
     const WorkerTree tree(3, 1);
-    std::vector<float> values(100'000, 1.0F);
+    std::vector<float> values(GetParam(), 1.0F);
     WorkerReduction job;
     job.count = static_cast<int64_t>(values.size());
     job.nodes.push_back(values.data());

@@ -556,6 +556,8 @@ TEST(MultiWorkerStrategy, ConfiguresAMirroredStrategyOnce) {
   alone.configure(ClusterSpec{{"worker", {"127.0.0.1:1"}}}, "worker", 0);
   EXPECT_EQ(alone.num_replicas_in_sync(), 2);
   EXPECT_NE(alone.cluster_resolver(), nullptr);
+  EXPECT_TUTTI_ERROR(alone.configure(ClusterSpec{{"worker", {"127.0.0.1:1"}}}, "worker", 0),
+                     ErrorCode::kFailedPrecondition, "it is configured already");
 }
 
 TEST(MultiWorkerStrategy, ConfiguresMirroredStrategiesToOneOfTwoWorkers) {
@@ -578,8 +580,21 @@ TEST(MultiWorkerStrategy, ConfiguresMirroredStrategiesToOneOfTwoWorkers) {
   other.join();
 }
 
-// Where the system gives no shared memory, gRPC is used, and the log says why.
-TEST(MultiWorkerStrategy, DoesWithoutSharedMemory) {
+TEST(MultiWorkerStrategy, SumsWithTheFastImplementation) {
+  InProcessClusterOptions options;
+  options.devices = cpus(2);
+  options.communication_options.implementation = CommunicationImplementation::kFast;
+  InProcessCluster(2, options).run([](const Strategy& strategy) {
+    strategy.run([] {
+      const at::Tensor mine =
+          at::full({3}, static_cast<float>(get_replica_context()->replica_id_in_sync_group()));
+      const at::Tensor sum = get_replica_context()->all_reduce(ReduceOp::kSum, mine);
+      EXPECT_TRUE(at::equal(sum, at::full({3}, 6.0F))) << sum;
+    });
+  });
+}
+
+TEST(MultiWorkerStrategy, SaysWhyThereIsNoSharedMemory) {
   GroupOptions options;
   options.names = {"a", "b"};
   options.segment_bytes = 4096;  // too small for the rings

@@ -59,14 +59,10 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   const bool use_host = options.implementation != CommunicationImplementation::kGrpc;
   auto backends = std::make_shared<Backends>();
   backends->remote = options.remote;
-  std::shared_ptr<Arena> shared;
   if (use_host) {
     backends->host = std::make_unique<internal::HostMesh>(internal::HostMesh::Options{
         options.rank, size, options.epoch, kGroupChannels, options.segment_bytes});
     backends->host->connect(options.gather, deadline);
-    if (const auto& segment = backends->host->segment()) {
-      shared = std::make_shared<internal::SegmentArena>(segment);
-    }
   }
   std::vector<int> near;
   std::vector<int> far;
@@ -77,6 +73,8 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
     (reached ? near : far).push_back(r);
     if (use_host && !reached) reason = message("rank ", r, ": ", backends->host->reason(r));
   }
+  std::shared_ptr<Arena> shared;
+  if (!near.empty()) shared = std::make_shared<internal::SegmentArena>(backends->host->segment());
   if (!far.empty() && options.implementation == CommunicationImplementation::kHost) {
     throw Error(
         ErrorCode::kUnavailable,

@@ -20,8 +20,10 @@ using Clock = Deadline::Clock;
 constexpr std::chrono::microseconds kSpinTime{100};
 constexpr int kYields = 50;
 constexpr int kPauses = 64;  // between two looks at the clock
-// How long a sleep lasts before the other ranks are looked at: they may have given up.
-constexpr std::chrono::milliseconds kSlice{5};
+// How long a sleep lasts before the other ranks are looked at: they may have given up, or have made
+// room for a message. Sleeps grow longer.
+constexpr std::chrono::microseconds kFirstSlice{250};
+constexpr std::chrono::microseconds kLastSlice{5000};
 // A peer that reads takes what is under way in no time; others are not waited for.
 constexpr std::chrono::milliseconds kPatience{500};
 constexpr int kNobody = -1;
@@ -62,16 +64,21 @@ WorkerGroup::WorkerGroup(Options options, Links links, std::shared_ptr<Arena> sh
 
 WorkerGroup::~WorkerGroup() = default;
 
+// Whoever knows that the group has ended may use memory again that others read; so these are told
+// first.
 bool WorkerGroup::abort(ErrorCode code, const std::string& text) {
   {
-    const MutexLock lock(mutex_);
-    if (error_ != nullptr) return false;
-    error_ = std::make_exception_ptr(Error(code, text));
+    const MutexLock telling(telling_);
+    {
+      const MutexLock lock(mutex_);
+      if (error_ != nullptr) return false;
+      error_ = std::make_exception_ptr(Error(code, text));
+    }
+    Communicator& first = *channels_[0];
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) first.link(r).abort(code, text);
+    }
     aborted_.store(true, std::memory_order_release);
-  }
-  Communicator& first = *channels_[0];
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) first.link(r).abort(code, text);
   }
   if (code == ErrorCode::kFailedPrecondition) log_operations();
   return true;
@@ -195,7 +202,7 @@ bool Transfer::wait_until(const Deadline& until) {
       break;
     }
   }
-  while (true) {
+  for (auto slice = kFirstSlice;; slice = std::min(2 * slice, kLastSlice)) {
     if (poll_or_throw(&missing)) return true;
     if (until.passed()) return false;
     bool done = false;
@@ -204,7 +211,7 @@ bool Transfer::wait_until(const Deadline& until) {
       int now_missing = 0;
       done = poll(&now_missing);
       if (!done && now_missing == missing) {
-        link.park(Deadline::at(std::min({deadline_.when(), until.when(), Clock::now() + kSlice})));
+        link.park(Deadline::at(std::min({deadline_.when(), until.when(), Clock::now() + slice})));
       }
     }
     if (done || poll(&missing)) return true;

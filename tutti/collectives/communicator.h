@@ -107,6 +107,7 @@ class WorkerGroup {
   std::atomic<uint64_t> step_{0};
   std::atomic<int> gradient_reducers_{0};
   std::atomic<bool> aborted_{false};
+  Mutex telling_;  // the other ranks that this one gives up
   Mutex mutex_;
   std::exception_ptr error_ TUTTI_GUARDED_BY(mutex_);
 };

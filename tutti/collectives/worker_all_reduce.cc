@@ -159,12 +159,12 @@ class WholeTransfer final : public AllReduceTransfer {
   WholeTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction&& reduction,
                 const Operation& operation, Deadline deadline)
       : AllReduceTransfer(communicator, tree, std::move(reduction), operation, deadline),
-        posted_(static_cast<size_t>(workers_)) {
-    if (job_.prepare) job_.prepare(0, job_.count);
-  }
+        posted_(static_cast<size_t>(workers_)) {}
 
  private:
   int step() override {
+    if (!prepared_ && job_.prepare) job_.prepare(0, job_.count);
+    prepared_ = true;
     const int blocked = post_all();
     if (!taken_) {
       if (blocked != kDone) return blocked;  // an output may be a node that was not sent yet
@@ -194,6 +194,7 @@ class WholeTransfer final : public AllReduceTransfer {
   }
 
   c10::SmallVector<bool, 8> posted_;
+  bool prepared_ = false;
   bool taken_ = false;
 };
 

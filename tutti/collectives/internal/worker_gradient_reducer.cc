@@ -186,7 +186,8 @@ bool WorkerGradientReducer::progress(Progress how) {
       transfer_->wait();
     } else if (how == Progress::kWhileBackwardRuns) {
       while (!transfer_->wait_until(Deadline::after(kLookAtReplicas))) {
-        if (arrived_.load(std::memory_order_acquire) == replicas_ || stopping_.load()) return false;
+        const bool all_here = arrived_.load(std::memory_order_acquire) == replicas_;
+        if (all_here || resetting_.load() || stopping_.load()) return false;
       }
     } else if (!transfer_->advance()) {
       return false;
@@ -415,7 +416,9 @@ void WorkerGradientReducer::thread_body() {
 }
 
 void WorkerGradientReducer::reset() {
+  resetting_.store(true);  // who holds the lock may be waiting for others
   const MutexLock lock(driver_);
+  resetting_.store(false);
   bool begun = transfer_ != nullptr || next_ > 0;
   for (const Bucket& state : states_) begun = begun || state.filled.load() > 0;
   // Other workers may have begun to sum what this one drops: all go through the step, and drop it.

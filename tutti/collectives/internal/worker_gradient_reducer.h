@@ -109,6 +109,7 @@ class WorkerGradientReducer final : public GradientReducer {
   WaitWord news_;             // buckets that became ready, the end of a step
   std::atomic<uint64_t> steps_done_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> resetting_{false};
   std::atomic<bool> under_way_{false};  // a transfer
   std::unique_ptr<Thread> thread_;      // last: it uses all the above
 };

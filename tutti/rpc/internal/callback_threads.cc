@@ -2,10 +2,13 @@
 
 #include "tutti/rpc/internal/callback_threads.h"
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -17,6 +20,7 @@
 
 #include "tutti/base/mutex.h"
 #include "tutti/rpc/internal/handover.h"
+#include "tutti/rpc/internal/handshake.h"
 
 namespace tutti::rpc::internal {
 namespace {
@@ -53,8 +57,14 @@ class Keeper {
                     [this](const grpc::Status&) { call(); });
   }
 
-  grpc::GenericStub stub_{
-      grpc::CreateChannel("unix-abstract:tutti-nobody", grpc::InsecureChannelCredentials())};
+  // Nobody can guess the name and answer.
+  static std::string nowhere() {
+    std::array<std::byte, 16> random = {};
+    fill_random(random);
+    return "unix-abstract:tutti-nobody-" + to_hex(random);
+  }
+
+  grpc::GenericStub stub_{grpc::CreateChannel(nowhere(), grpc::InsecureChannelCredentials())};
   const grpc::Slice nothing_{"\n"};
   const grpc::ByteBuffer request_{&nothing_, 1};
   Mutex mutex_;

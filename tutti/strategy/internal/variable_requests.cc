@@ -83,11 +83,15 @@ bool CombineUpdateRequest::is_same_here(std::span<MeetingRequest* const> request
 }
 
 // Whether to ask the other workers must not depend on what the values here are.
-bool CombineUpdateRequest::is_same_everywhere(bool same_here) const {
-  if (strategy_.num_workers() == 1 || update_.same == VariableUpdate::Same::kMirrored) {
-    return same_here;
-  }
-  if (update_.same == VariableUpdate::Same::kNo) return false;  // each worker has its own tensor
+bool CombineUpdateRequest::is_same_everywhere(std::span<MeetingRequest* const> requests,
+                                              bool same_here) const {
+  const auto all_bring = [&](VariableUpdate::Same kind) {
+    return std::all_of(requests.begin(), requests.end(), [kind](MeetingRequest* each) {
+      return static_cast<const CombineUpdateRequest*>(each)->update_.same == kind;
+    });
+  };
+  if (strategy_.num_workers() == 1 || all_bring(VariableUpdate::Same::kMirrored)) return same_here;
+  if (!all_bring(VariableUpdate::Same::kNumber)) return false;  // each worker has its own tensors
   const at::Tensor value = update_.leaves[0].tensor().detach().to(at::kCPU).reshape({1});
   const at::Tensor mine = at::cat({value.view(at::kByte), at::full({1}, same_here, at::kByte)});
   const auto all = strategy_.gather_from_workers(mine, label());
@@ -100,7 +104,7 @@ void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
     return *static_cast<CombineUpdateRequest*>(requests[i]);
   };
   const bool same_here = is_same_here(requests);
-  const bool all_same = is_same_everywhere(same_here);
+  const bool all_same = is_same_everywhere(requests, same_here);
   const bool is_shared =
       all_same || (same_here && requests.size() > 1 && update_.same == VariableUpdate::Same::kNo);
   const at::NoGradGuard no_grad;

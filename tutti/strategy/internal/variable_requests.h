@@ -47,7 +47,7 @@ class CombineUpdateRequest final : public AllReduceRequest {
   std::string label() const override;
   bool is_same_as(const CombineUpdateRequest& other) const;
   bool is_same_here(std::span<MeetingRequest* const> requests) const;
-  bool is_same_everywhere(bool same_here) const;
+  bool is_same_everywhere(std::span<MeetingRequest* const> requests, bool same_here) const;
   bool is_zero() const;
 
   StrategyExtended& strategy_;

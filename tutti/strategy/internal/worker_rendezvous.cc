@@ -26,6 +26,7 @@ namespace {
 
 constexpr char kGatherMethod[] = "/tutti.Group/Gather";
 constexpr std::chrono::milliseconds kRetryTime{500};
+constexpr std::chrono::seconds kConnectTime{30};
 constexpr int kTriesBetweenReports = 10;
 
 // Texts of all ranks, round by round; rank 0 keeps them and answers when a round is complete.
@@ -203,10 +204,12 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
                                                                           Deadline::Clock::now());
   meeting.channel = channel_options;
   const rpc::Membership members = rpc::rendezvous(meeting);
-
+  // All are there; the last may have come at the last moment.
+  const Deadline soon =
+      Deadline::at(std::max(deadline.when(), Deadline::after(kConnectTime).when()));
   std::shared_ptr<rpc::Channel> to_first;
   if (options.rank != 0) {
-    to_first = rpc::Channel::connect(members.addresses[0], channel_options, deadline);
+    to_first = rpc::Channel::connect(members.addresses[0], channel_options, soon);
   }
   GroupOptions group;
   group.rank = options.rank;
@@ -226,10 +229,10 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
     std::vector<std::string> texts;
     if (options.rank == 0) {
       gathers->add(round, 0, text, nullptr);
-      texts = gathers->wait(round, deadline, group.names);
+      texts = gathers->wait(round, soon, group.names);
     } else {
       const nlohmann::json request = {round, options.rank, text};
-      texts = parse_texts(to_first->call(kGatherMethod, request.dump(), deadline), ranks);
+      texts = parse_texts(to_first->call(kGatherMethod, request.dump(), soon), ranks);
     }
     for (std::string& each : texts) each.erase(0, 1);
     return texts;
