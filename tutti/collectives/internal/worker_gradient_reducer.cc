@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -298,7 +299,7 @@ void WorkerGradientReducer::read_notes() {
     for (size_t i = 0; i < std::min(count, first_count) && !disagreement_; ++i) {
       const double a = number(notes_[0], i);
       const double b = number(note, i);
-      if (std::memcmp(&a, &b, sizeof a) != 0) disagree(i, a, b);
+      if (std::bit_cast<uint64_t>(a) != std::bit_cast<uint64_t>(b)) disagree(i, a, b);
     }
     if (count == first_count || disagreement_) continue;
     disagree(std::min(count, first_count), static_cast<double>(first_count),

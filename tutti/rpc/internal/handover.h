@@ -40,12 +40,12 @@ inline void take_over([[maybe_unused]] void* object) {
 /// gRPC's from the beginning.
 class UnseenWrites {
  public:
-  UnseenWrites() {
+  UnseenWrites() {  // NOLINT(modernize-use-equals-default): not with ThreadSanitizer
 #ifdef TUTTI_RPC_TSAN
     AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 #endif
   }
-  ~UnseenWrites() {
+  ~UnseenWrites() {  // NOLINT(modernize-use-equals-default)
 #ifdef TUTTI_RPC_TSAN
     AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
 #endif
