@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/nest/leaf.h"
+#include "tutti/values/communication_options.h"
 #include "tutti/values/reduce_op.h"
 
 namespace tutti {
