@@ -114,6 +114,16 @@ int run_sums(int rank, const std::string& path) {
 
 // ---- a worker that trains
 
+// Of a replica's batch. Overlap shows most where computation takes as long as the network, so this
+// is chosen for the machine; workers find it in their environment.
+constexpr char kRowsVariable[] = "TUTTI_BENCH_ROWS";
+constexpr int64_t kMostRows = 768;
+
+int64_t overlap_rows() {
+  const char* const text = std::getenv(kRowsVariable);
+  return text != nullptr ? std::atoll(text) : kMostRows;
+}
+
 // 25 million parameters in many layers, so that gradients come all through backward, or in two, so
 // that most of backward is over when the first large one comes.
 std::vector<Model> overlap_models(bool smoke) {
@@ -121,8 +131,9 @@ std::vector<Model> overlap_models(bool smoke) {
     return {{"deep", bench::layers(std::vector<int64_t>(5, 128)), {4, 128}, 128},
             {"wide", bench::layers({64, 128, 128, 10}), {4, 64}}};
   }
-  return {{"deep", bench::layers(std::vector<int64_t>(25, 1024)), {768, 1024}, 1024},
-          {"wide", bench::layers({2048, 4096, 4096, 10}), {768, 2048}}};
+  const int64_t rows = overlap_rows();
+  return {{"deep", bench::layers(std::vector<int64_t>(25, 1024)), {rows, 1024}, 1024},
+          {"wide", bench::layers({2048, 4096, 4096, 10}), {rows, 2048}}};
 }
 
 Model find_model(const std::string& name, bool smoke) {
@@ -362,7 +373,27 @@ void compare_sums(Harness& harness, TwoHosts& hosts) {
 
 std::string overlap_name(const Model& model) { return "overlap_" + model.name; }
 
+void choose_rows() {
+  constexpr int64_t kTried = 96;
+  constexpr double kNetworkSeconds = 0.85;  // for the gradients of 25 million parameters
+  Model model = overlap_models(/*smoke=*/false)[0];
+  model.shape[0] = kTried;
+  Trainer trainer(mirrored(), model);
+  trainer.step();
+  const double begin = bench::now_seconds();
+  trainer.step();
+  const double seconds = bench::now_seconds() - begin;
+  const auto rows = static_cast<int64_t>(kNetworkSeconds / seconds * kTried / 32) * 32;
+  setenv(kRowsVariable, std::to_string(std::clamp(rows, int64_t{32}, kMostRows)).c_str(), 1);
+  std::printf("overlap: batches of %s rows\n", std::getenv(kRowsVariable));
+}
+
 void overlap(Harness& harness, TwoHosts& hosts) {
+  bool wanted = false;
+  for (const Model& model : overlap_models(harness.smoke())) {
+    wanted = wanted || harness.wants(overlap_name(model));
+  }
+  if (wanted && !harness.smoke()) choose_rows();
   std::unique_ptr<ProcessGroup> workers;
   for (const Model& model : overlap_models(harness.smoke())) {
     const std::string name = overlap_name(model);
