@@ -75,6 +75,7 @@ TEST(TorchThreadsScope, UndoesAChangeMadeInside) {
     at::set_num_threads(before + 3);
   }
   EXPECT_EQ(at::get_num_threads(), before);
+  at::set_num_threads(before);  // it also was for threads to come
 }
 
 TEST(TorchThreadsScope, LeavesOtherThreadsAlone) {
