@@ -14,10 +14,12 @@ function(tutti_compile_flags target)
     $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000>)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   if(TUTTI_SANITIZE)
-    # The instrumentation makes GCC see uninitialised values in c10::optional that are not there.
+    # The instrumentation makes GCC see uninitialised values in c10::optional that are not there, and
+    # keeps Clang from vectorising loops.
     target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-sanitize=vptr
       -fno-sanitize-recover=all -fno-omit-frame-pointer
-      $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
+      $<$<CXX_COMPILER_ID:Clang,AppleClang>:-Wno-pass-failed>)
     target_link_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE})
   endif()
 endfunction()
