@@ -5,10 +5,11 @@
 Starts the program once for each worker, with TF_CONFIG set as a cluster manager would set it.
 Lines that workers print get their number in front, except those of worker 0. When a worker fails,
 the others learn it from the library and end by themselves; whoever does not within ten seconds is
-killed. The exit status is that of the first worker that failed.
+killed. Ctrl-C and SIGTERM end all workers. The exit status is that of the first worker that failed.
 """
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -38,16 +39,22 @@ def main() -> int:
         return 2
     workers, command = int(sys.argv[1]), sys.argv[2:]
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
-    processes, threads = [], []
+    processes, threads, asked = [], [], []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: asked.append(number))
     for index in range(workers):
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        process = subprocess.Popen(
-            command,
-            env=os.environ | {"TF_CONFIG": json.dumps(config)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                env=os.environ | {"TF_CONFIG": json.dumps(config)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        except OSError as error:  # the first one fails, or none
+            print(f"start_workers.py: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
+            return 127
         prefix = "" if index == 0 else f"[worker {index}] "
         for stream, out in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if index != 0 and out is sys.stdout:
@@ -58,6 +65,10 @@ def main() -> int:
     status, end = 0, None
     while None in [process.poll() for process in processes]:
         failed = [process.returncode for process in processes if process.returncode]
+        if asked and end is None:
+            for process in processes:
+                process.terminate()
+            status, end = -asked[0], time.monotonic() + 10
         if failed and end is None:
             status, end = failed[0], time.monotonic() + 10
         if end is not None and time.monotonic() > end:

@@ -21,6 +21,19 @@ TEST(ManyWorkers, RunAsThreads) {
   // [/snippet]
 }
 
+TEST(ManyWorkers, TakeOptions) {
+  // [snippet options]
+  tutti::MultiWorkerMirroredStrategy strategy(
+      /*cluster_resolver=*/nullptr,    // the environment decides
+      {.devices = {"CPU:0", "CPU:1"},  // of this worker; empty: all GPUs, or CPU:0
+       .communication_options = {.timeout = std::chrono::seconds(60)},  // of one call
+       .security = {},                                                  // secret and certificates
+       .join_timeout = std::chrono::minutes(2),                         // for all workers to come
+       .runner = {.threads_per_replica = 1}});
+  // [/snippet]
+  EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
+}
+
 TEST(ManyWorkers, AverageOverRows) {
   InProcessCluster(2).run([](const Strategy& strategy) {
     const auto batches =

@@ -4,7 +4,8 @@
 //
 // Trains (training.h) as one worker of the cluster in the environment, or alone with "mirrored",
 // and writes the bytes of the model to a file. At the given step worker 1 ends in the way that is
-// named. Prints how it ended: "ok", or the code and the text of the error.
+// named. WORKER_CERTIFICATES names a folder of tutti-certs. Prints how it ended: "ok", or the code
+// and the text of the error.
 
 #include <signal.h>
 #include <unistd.h>
@@ -30,6 +31,12 @@ Strategy make(const std::string& kind, int replicas) {
   options.runner.threads_per_replica = 1;
   options.join_timeout = std::chrono::seconds(60);
   options.communication_options.timeout = std::chrono::seconds(20);
+  if (const char* const folder = std::getenv("WORKER_CERTIFICATES")) {
+    const std::string all = std::string(folder) + "/all";
+    options.security = {.ca_file = std::string(folder) + "/ca.pem",
+                        .certificate_file = all + ".pem",
+                        .key_file = all + ".key"};
+  }
   if (kind == "host")
     options.communication_options.implementation = CommunicationImplementation::kHost;
   if (kind == "grpc")

@@ -319,6 +319,18 @@ TEST_P(WorkersThatStayAway, AreNamedInAReduction) {
       kShort, {"/job:worker/task:1 (a thread) did not come to", "\"reduce\"", "in step 2"});
 }
 
+TEST_P(WorkersThatStayAway, AreWaitedForWithAWarning) {
+  const test::LogCapture log(LogLevel::kWarning);
+  InProcessClusterOptions used = options();
+  used.runner.meeting_warning = kAtOnce;
+  InProcessCluster(workers(), used).run([](const Strategy& strategy) {
+    if (is_worker(strategy, 1)) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    strategy.reduce(ReduceOp::kSum, strategy.run([] { return at::ones({4}); }));
+  });
+  EXPECT_GT(log.count("has waited for 0.05 s for /job:worker/task:1 (a thread) in "), 0)
+      << log.text();
+}
+
 TEST_P(WorkersThatStayAway, AreNamedInAnUpdate) {
   const auto training = [](const Strategy& strategy) -> std::function<void()> {
     auto model = replicate<Net>(strategy, 3, 2);

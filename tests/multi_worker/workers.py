@@ -209,6 +209,12 @@ def namespaces(folder):
                     train(folder, 3, 2, "auto", hosts=[hosts[0], hosts[0], hosts[1]], env=secret))
         expect_ways("shared memory for ranks 1", "grpc for ranks 2")
         late_name(folder, hosts[:2], secret)
+        certificates = os.path.join(folder, "certificates")
+        run(os.path.join(os.path.dirname(PROGRAM), "tutti-certs"), "--out", certificates,
+            "--hosts", "all+" + "+".join(address for _, address in hosts))
+        check_equal("2 hosts with certificates, no secret", train(folder, 1, 2, "mirrored"),
+                    train(folder, 2, 1, "auto", hosts=hosts[:2],
+                          env={"WORKER_CERTIFICATES": certificates}))
         results = finish(start(folder, 2, 1, "auto", hosts=hosts[:2]), timeout=30)
         if any(status == 0 or "TUTTI_JOB_SECRET" not in text for text, status, _ in results):
             raise SystemExit(f"without a secret: {results}")

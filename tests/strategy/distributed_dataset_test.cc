@@ -385,7 +385,7 @@ TEST(DistributedDataset, SaysHowItSharded) {
       log_has(log, LogLevel::kWarning,
               "ClaimedWorkerStrategy: input of worker 1 of 2: sharded by data (kData), because "
               "not all of its elements come from files: of the 4 pieces of each batch this "
-              "worker keeps 1 and 3."));
+              "worker keeps numbers 1 and 3."));
 }
 
 TEST(DistributedDataset, RefusesOptionsThatContradictEachOther) {

@@ -116,6 +116,7 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   made.depth = any_far ? kRemoteDepth : kHostDepth;
   made.has_remote = any_far;
   made.timeout = options.timeout;
+  made.warning = options.warning;
   made.description = describe_links(near, far, reason);
   return std::make_shared<WorkerGroup>(std::move(made), std::move(links), std::move(shared),
                                        std::move(backends));

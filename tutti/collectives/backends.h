@@ -34,6 +34,7 @@ struct GroupOptions {
   int local_replicas = 1;               ///< Threads of each rank that work at the same time.
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
   std::chrono::milliseconds timeout{300'000};          ///< Of every operation.
+  std::chrono::milliseconds warning{5'000};            ///< A wait so long is logged.
   std::chrono::milliseconds connect_timeout{300'000};  ///< Of making the group.
   size_t segment_bytes = size_t{16} << 30;             ///< Shared memory; only what is used counts.
 

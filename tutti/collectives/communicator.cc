@@ -54,7 +54,8 @@ WorkerGroup::WorkerGroup(Options options, Links links, std::shared_ptr<Arena> sh
     : options_(std::move(options)),
       keep_(std::move(keep)),
       shared_(std::move(shared)),
-      arena_(shared_ != nullptr ? shared_ : std::make_shared<HeapArena>()) {
+      arena_(shared_ != nullptr ? shared_ : std::make_shared<HeapArena>()),
+      warning_(options_.warning.count()) {
   TUTTI_CHECK(links.size() == kGroupChannels);
   for (auto& each : links) {
     TUTTI_CHECK(each.size() == options_.names.size());
@@ -202,9 +203,11 @@ bool Transfer::wait_until(const Deadline& until) {
       break;
     }
   }
+  if (!waits_since_) waits_since_ = Clock::now();
   for (auto slice = kFirstSlice;; slice = std::min(2 * slice, kLastSlice)) {
     if (poll_or_throw(&missing)) return true;
     if (until.passed()) return false;
+    communicator_.warn_if_long(missing, fingerprint_, *waits_since_);
     bool done = false;
     {
       const ArmedLink link(communicator_.link(missing));
@@ -309,6 +312,18 @@ void Communicator::check_alive(int missing, const Fingerprint& fingerprint) {
     group_.abort(failure->code, text);
     group_.throw_if_aborted();
   }
+}
+
+// A worker that is slower in every step shall not fill the log.
+void Communicator::warn_if_long(int missing, const Fingerprint& fingerprint,
+                                Clock::time_point since) {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
+  int64_t limit = group_.warning_.load(std::memory_order_relaxed);
+  if (waited.count() < limit || !group_.warning_.compare_exchange_strong(limit, 2 * limit)) return;
+  log(LogLevel::kWarning,
+      message(group_.name(rank()), " has waited for ", static_cast<double>(limit) / 1e3, " s for ",
+              group_.name(missing), " in ", fingerprint.describe_with_step(),
+              ". It is slow or stuck, or makes other calls than this one."));
 }
 
 void Communicator::throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs) {

@@ -52,6 +52,8 @@ class WorkerGroup {
     size_t depth = 1;                ///< Parts of a reduction that are under way at once.
     bool has_remote = false;         ///< Some rank, of any, is on another machine.
     std::chrono::milliseconds timeout{300'000};
+    std::chrono::milliseconds warning{
+        5'000};                    ///< A wait so long is logged, then one twice as long.
     std::string description = {};  ///< "host", "grpc", "host for 1, grpc for 2"
   };
   /// Of each channel, of each rank; that of the own rank is null.
@@ -106,6 +108,7 @@ class WorkerGroup {
   std::vector<std::unique_ptr<Communicator>> channels_;
   std::atomic<uint64_t> step_{0};
   std::atomic<int> gradient_reducers_{0};
+  std::atomic<int64_t> warning_;  // in milliseconds: the next wait that is logged
   std::atomic<bool> aborted_{false};
   Mutex telling_;  // the other ranks that this one gives up
   Mutex mutex_;
@@ -151,6 +154,7 @@ class Transfer {
   bool poll_or_throw(int* missing);
 
   Deadline deadline_;
+  std::optional<Deadline::Clock::time_point> waits_since_;
   uint32_t advances_ = 0;
   bool done_ = false;
 };
@@ -226,6 +230,7 @@ class Communicator {
   Fingerprint begin(const Operation& operation);
   void end() { busy_ = false; }
   void check_alive(int missing, const Fingerprint& fingerprint);
+  void warn_if_long(int missing, const Fingerprint& fingerprint, Deadline::Clock::time_point since);
   [[noreturn]] void throw_timeout(int missing, const Fingerprint& fingerprint);
   [[noreturn]] void throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs);
 

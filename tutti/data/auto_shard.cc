@@ -267,7 +267,8 @@ class Sharder {
                                                  : ", ",
                          pieces.first + i * pieces.stride);
     }
-    return message("of the ", pieces.pieces, " pieces of each batch this worker keeps ", numbers);
+    return message("of the ", pieces.pieces, " pieces of each batch this worker keeps ",
+                   pieces.count == 1 ? "number " : "numbers ", numbers);
   }
 
   NodePtr fill_in_hints(const NodePtr& node) const {

@@ -135,6 +135,7 @@ std::vector<std::exception_ptr> InProcessCluster::try_run(
       options.local_replicas = static_cast<int>(devices.size());
       options.implementation = options_.communication_options.implementation;
       options.timeout = options_.communication_options.timeout.value_or(options_.timeout);
+      options.warning = options_.runner.meeting_warning;
       options.connect_timeout = options_.timeout;
       options.gather = [&](const std::string& mine) {
         return exchange.gather(worker, mine, Deadline::after(options_.timeout));

@@ -98,9 +98,11 @@ std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& r
   meeting.local_replicas = static_cast<int>(devices.size());
   meeting.join_timeout = options.join_timeout;
   meeting.timeout = options.communication_options.timeout.value_or(meeting.timeout);
+  meeting.warning = options.runner.meeting_warning;
   const std::shared_ptr<WorkerGroup> group = internal::join_workers(meeting);
-  log(LogLevel::kInfo, message("worker ", group->rank(), " reaches the other workers by ",
-                               group->options().description));
+  log(LogLevel::kInfo,
+      message("this worker has ", threads, threads == 1 ? " thread" : " threads",
+              " per replica and reaches the other workers by ", group->options().description));
   const auto ops = std::make_shared<WorkerCrossDeviceOps>(group, static_cast<int>(devices.size()));
   return std::make_shared<internal::MultiWorkerExtended>(kMultiWorkerName, std::move(devices),
                                                          group, ops, options.runner,

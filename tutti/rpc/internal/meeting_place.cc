@@ -291,10 +291,11 @@ Membership MeetingPlace::wait(Deadline deadline) {
   {
     MutexLock lock(mutex_);
     if (!failure_ && !result_) {
-      const std::chrono::duration<double> seconds = timeout_;
-      failure_ = Error(ErrorCode::kDeadlineExceeded,
-                       message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
-                               " did not come within ", seconds.count(), " s."));
+      const auto tenths = std::chrono::round<std::chrono::duration<int64_t, std::deci>>(timeout_);
+      failure_ =
+          Error(ErrorCode::kDeadlineExceeded,
+                message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
+                        " did not come within ", static_cast<double>(tenths.count()) / 10, " s."));
     }
     answer_all();
   }

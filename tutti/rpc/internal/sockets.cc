@@ -83,7 +83,10 @@ std::vector<SocketAddress> to_list(const addrinfo* found) {
 [[noreturn]] void fail_listen(const HostPort& address, int code) {
   std::string advice = "Choose an address of this machine.";
   if (code == EADDRINUSE) {
-    advice = "Another process listens there; stop it, or choose another port (0: any free one).";
+    advice =
+        "Another process listens there, perhaps one that was given the same task of the cluster; "
+        "stop "
+        "it, or choose another port (0: any free one).";
   } else if (code == EACCES) {
     advice = "Ports below 1024 need privileges.";
   }

@@ -160,8 +160,9 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
   const bool loopback =
       std::all_of(options.addresses.begin(), options.addresses.end(),
                   [](const std::string& each) { return each.empty() || rpc::is_loopback(each); });
-  rpc::SecurityOptions security = options.security;
-  security.job_secret = rpc::find_job_secret(security, loopback);
+  const rpc::SecurityOptions& security = options.security;
+  // One address of several may be loopback: then all the same a secret must be given.
+  if (!security.has_certificates()) static_cast<void>(rpc::find_job_secret(security, loopback));
 
   const Deadline deadline = Deadline::after(options.join_timeout);
   const bool has_address = !options.own_address.empty();
@@ -220,6 +221,7 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
   group.local_replicas = options.local_replicas;
   group.implementation = options.implementation;
   group.timeout = options.timeout;
+  group.warning = options.warning;
   group.connect_timeout = options.join_timeout;
   uint64_t round = 0;
   group.gather = [&](const std::string& mine) {

@@ -30,6 +30,7 @@ struct WorkerRendezvousOptions {
   int local_replicas = 1;
   std::chrono::milliseconds join_timeout{300'000};
   std::chrono::milliseconds timeout{300'000};
+  std::chrono::milliseconds warning{5'000};
 };
 
 /// Waits for all workers. Throws what rpc::rendezvous() and make_group() throw.
