@@ -152,12 +152,10 @@ std::vector<SocketAddress> resolve(const HostPort& address, Deadline deadline) {
   auto lookup = std::make_unique<Lookup>(address.host, port, hints);
   const bool ended = lookup->done.park(0, deadline);
   const int code = ended ? lookup->code : EAI_AGAIN;
+  if (code == 0) return to_list(lookup->result);
   if (!ended) keep_until_done(std::move(lookup));
-  if (code != 0) {
-    throw Error(ErrorCode::kUnavailable, message("the name \"", printable(address.host),
-                                                 "\" has no address: ", gai_strerror(code)));
-  }
-  return to_list(lookup->result);
+  throw Error(ErrorCode::kUnavailable, message("the name \"", printable(address.host),
+                                               "\" has no address: ", gai_strerror(code)));
 }
 
 FileDescriptor listen_on(const HostPort& address) {
