@@ -52,8 +52,8 @@ class WorkerGroup {
     size_t depth = 1;                ///< Parts of a reduction that are under way at once.
     bool has_remote = false;         ///< Some rank, of any, is on another machine.
     std::chrono::milliseconds timeout{300'000};
-    std::chrono::milliseconds warning{
-        5'000};                    ///< A wait so long is logged, then one twice as long.
+    /// A wait so long is logged, then one twice as long.
+    std::chrono::milliseconds warning{5'000};
     std::string description = {};  ///< "host", "grpc", "host for 1, grpc for 2"
   };
   /// Of each channel, of each rank; that of the own rank is null.

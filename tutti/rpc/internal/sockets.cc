@@ -84,9 +84,8 @@ std::vector<SocketAddress> to_list(const addrinfo* found) {
   std::string advice = "Choose an address of this machine.";
   if (code == EADDRINUSE) {
     advice =
-        "Another process listens there, perhaps one that was given the same task of the cluster; "
-        "stop "
-        "it, or choose another port (0: any free one).";
+        "Another process listens there, perhaps one that was given the same task of the cluster. "
+        "Stop it, or choose another port (0: any free one).";
   } else if (code == EACCES) {
     advice = "Ports below 1024 need privileges.";
   }
