@@ -121,7 +121,7 @@ std::vector<Layer> linear_layers() {
          add_parameters(module, leaves);
          return module(torch::ones({rows, 3}, torch::kLong));
        }},
-      {"EmbeddingBag with offsets", false, true,
+      {"EmbeddingBag with offsets", TORCH_VERSION_MAJOR >= 2, true,
        [](int64_t rows, std::vector<at::Tensor>& leaves) {
          EmbeddingBag module(10, 4);
          add_parameters(module, leaves);
@@ -324,7 +324,7 @@ std::vector<Layer> losses() {
       {"TripletMarginLoss", true, true, pair([](const at::Tensor& a, const at::Tensor& b) {
          return TUTTI_LOSS(TripletMarginLoss)()(a, b, torch::rand_like(b));
        })},
-      {"CTCLoss", true, true,
+      {"CTCLoss", TORCH_VERSION_MAJOR < 2, true,
        [](int64_t rows, std::vector<at::Tensor>& leaves) {
          const at::Tensor scores = leaf({5, rows, 4}, leaves).log_softmax(2);
          return TUTTI_LOSS(CTCLoss)()(scores, torch::ones({rows, 1}, torch::kLong),

@@ -73,6 +73,11 @@ inline Batch make_batch(int replicas, uint64_t seed, at::ScalarType dtype = at::
   return batch;
 }
 
+/// What zero_grad() of optimizers does since LibTorch 2; before, it left zeros.
+inline void drop_gradients(torch::nn::Module& module) {
+  for (at::Tensor& each : module.parameters()) each.mutable_grad() = at::Tensor();
+}
+
 template <class Net, class O, class Options>
 struct Twin {
   Twin(const Strategy& on, const Options& options,
@@ -95,7 +100,7 @@ struct Twin {
   }
 
   void plain_backward(const Batch& batch) {
-    reference.zero_grad();
+    drop_gradients(*plain);
     plain->forward(at::cat(batch)).mean().backward();
   }
   void plain_step(const Batch& batch) {

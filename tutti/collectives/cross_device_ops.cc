@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 

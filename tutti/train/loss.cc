@@ -19,6 +19,7 @@
 #include "tutti/base/error.h"
 #include "tutti/nest/print.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/train/internal/autograd_node.h"
 #include "tutti/train/internal/weights.h"
 #include "tutti/values/context_frame.h"
 
@@ -135,7 +136,8 @@ at::Tensor average_of_few(const at::Tensor& loss, double total) {
     average = at::full({}, sum / total, loss.options().requires_grad(false));
   }
   if (c10::GradMode::is_enabled() && loss.requires_grad()) {
-    torch::autograd::create_gradient_edge(average, std::make_shared<AverageBackward>(loss, total));
+    torch::autograd::create_gradient_edge(average,
+                                          internal::make_node<AverageBackward>(loss, total));
   }
   return average;
 }

@@ -219,17 +219,14 @@ void OptimizerCore::set_flags(size_t replica) {
   }
 }
 
-// By one for all, after finish(). Returns whether another worker uses a parameter for the first
-// time.
+// By one for all, after finish(), if there are other workers. Returns whether the slots with
+// gradients are others than before.
 bool OptimizerCore::take_flags() {
   bool news = false;
   const std::span<uint8_t> flags = reducer_->flags();
   for (size_t s = 0; s < flags.size(); ++s) {
-    if (flags[s] != 0 && live_[s] == 0) {
-      live_[s] = 1;
-      news = true;
-    }
-    flags[s] = 0;
+    news = news || (flags[s] != 0) != (live_[s] != 0);
+    live_[s] = std::exchange(flags[s], 0) != 0 ? 1 : 0;
   }
   return news;
 }
@@ -241,7 +238,7 @@ void OptimizerCore::synchronize(CallSite site) {
   attach_converted(function, replica, site);
   Replica& me = replicas_[replica];
   if (me.is_synchronized) return;
-  if (buckets_->complete(replica)) news_.store(true, std::memory_order_relaxed);
+  if (!buckets_->complete(replica, live_)) news_.store(true, std::memory_order_relaxed);
   collect_sparse(function, replica, site);
   bool has_news = false;  // read where all are: the first that leaves may come upon more
   const auto work = [&] {
@@ -282,7 +279,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   if (me.is_synchronized) {
     buckets_->take_changes(replica);
   } else {
-    news = buckets_->complete(replica);
+    news = !buckets_->complete(replica, live_);
     collect_sparse(function, replica, site);
   }
   if (news || !flat_->is_attached(replica) || (fused_ && state_->lacks_state(me.rules))) {
@@ -346,13 +343,16 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
 
 void OptimizerCore::note_news() {
   std::vector<std::string> missing;
+  const bool flags_tell = !reducer_->flags().empty();
   for (size_t s = 0; s < live_.size(); ++s) {
     bool everywhere = true;
+    bool anywhere = false;
     for (size_t r = 0; r < replicas_.size(); ++r) {
       const bool filled = buckets_->was_filled(r, s);
-      if (filled) live_[s] = 1;
       everywhere = everywhere && filled;
+      anywhere = anywhere || filled;
     }
+    if (!flags_tell) live_[s] = anywhere ? 1 : 0;
     const std::string& name = flat_->name(s);
     if (everywhere || std::count(named_missing_.begin(), named_missing_.end(), name) > 0) continue;
     missing.push_back(name);
@@ -363,8 +363,9 @@ void OptimizerCore::note_news() {
   log(LogLevel::kWarning,
       message("DistributedOptimizer: in step ", replicas_[0].steps + 1, " backward gave ",
               missing.size() == 1 ? "this parameter" : "these parameters",
-              " no gradient on some or all replicas, which counts as zero: ",
-              internal::quoted_list(missing), ". Each is named once."));
+              " no gradient on some or all replicas: ", internal::quoted_list(missing),
+              ". Where another replica has one, that counts as zero; a parameter without any is "
+              "not updated in such a step. Each is named once."));
 }
 
 void OptimizerCore::settle(const StepControl& control) {
@@ -391,6 +392,7 @@ void OptimizerCore::settle(const StepControl& control) {
   decide(control);
   next_chunk_.store(0, std::memory_order_relaxed);
   if (!decision_.apply) return;
+  sparse_->count_update();
   if (decision_.factor != 1) sparse_->scale(decision_.factor);
   if (fused_) return;
   publish_scaled(0);
@@ -460,7 +462,7 @@ void OptimizerCore::update_share(size_t replica) {
     }
     return;
   }
-  sparse_->update(replica, me.rules, 1, me.updates);  // scaled already
+  sparse_->update(replica, me.rules, 1);  // scaled already
   while (true) {
     const size_t next = next_chunk_.fetch_add(1, std::memory_order_relaxed);
     if (next >= reducer_->chunks().size()) return;

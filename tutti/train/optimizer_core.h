@@ -162,7 +162,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   std::unique_ptr<internal::SparseParameters> sparse_;
 
   std::vector<Replica> replicas_;
-  std::vector<uint8_t> live_;        // slots that had a gradient on some replica, ever
+  std::vector<uint8_t> live_;        // slots that some replica of any worker has a gradient of
   std::vector<double> square_sums_;  // of each chunk
   std::vector<uint8_t> finite_;
   Decision decision_;

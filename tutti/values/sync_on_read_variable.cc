@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+
 #include "tutti/base/error.h"
 #include "tutti/values/context_frame.h"
 #include "tutti/values/replica_context.h"

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 

@@ -127,8 +127,9 @@ FeatureLists lists_of(const ExampleField& field, std::string_view feature) {
 // Where the values of the wanted features are.
 class FeatureFinder {
  public:
-  explicit FeatureFinder(const ExampleTable& table)
-      : table_(table), features_(table.fields.size()) {}
+  explicit FeatureFinder(const ExampleTable& table) : table_(table) {
+    features_.resize(table.fields.size());
+  }
 
   void example(std::string_view bytes) {
     WireReader reader(bytes);

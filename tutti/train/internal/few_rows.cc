@@ -13,8 +13,10 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/loss.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/pixelshuffle.h>
+#include <torch/version.h>
 
 #include "tutti/base/error.h"
 
@@ -35,9 +37,10 @@ bool refuses_one_row(const Module& module) {
 
 bool refuses_no_rows(const Module& module) {
   using namespace torch::nn;  // NOLINT(google-build-using-namespace): the list below
+  constexpr bool kIsOld = TORCH_VERSION_MAJOR < 2;
+  if (kIsOld ? is_any<EmbeddingBagImpl>(module) : is_any<CTCLossImpl>(module)) return true;
   return is_any<InstanceNorm1dImpl, InstanceNorm2dImpl, InstanceNorm3dImpl, LocalResponseNormImpl,
-                MultiheadAttentionImpl, EmbeddingBagImpl, PixelShuffleImpl, PixelUnshuffleImpl>(
-      module);
+                MultiheadAttentionImpl, PixelShuffleImpl, PixelUnshuffleImpl>(module);
 }
 
 bool contains_any(std::string_view text, std::initializer_list<std::string_view> parts) {
@@ -68,7 +71,8 @@ std::string explain_few_rows(const Module& module, int replica, const std::strin
                    "statistics over all replicas (tutti::nn::SyncBatchNorm, "
                    "convert_sync_batch_norm()), or use GroupNorm.");
   }
-  if (contains_any(error, {"tensor of 0 elements", "tensor of size [0]", "got [0,"})) {
+  if (contains_any(
+          error, {"tensor of 0 elements", "tensor of size [0]", "got [0,", "must not be empty"})) {
     const std::string layers = list_layers(module, refuses_no_rows);
     if (layers.empty()) return {};
     return message("Replica ", replica,

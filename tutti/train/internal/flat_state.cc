@@ -23,7 +23,7 @@ FlatState::FlatState(FlatParameters& flat)
     : flat_(flat),
       states_(flat.layout().buffers.size()),
       masters_(flat.layout().buffers.size()),
-      first_update_(flat.layout().slots.size(), -1) {
+      shares_(flat.layout().slots.size()) {
   for (size_t b = 0; b < masters_.size(); ++b) {
     const ParameterBuffer& buffer = flat.layout().buffers[b];
     if (buffer.has_master()) masters_[b] = arena_.empty({buffer.numel}, buffer.state);
@@ -53,6 +53,7 @@ void FlatState::prepare(std::span<const UpdateRule> rules, const std::vector<uin
       states_[b][i].zero_();
     }
   }
+  bool changed = num_states_ != before || pieces_.size() != chunks.size();
   for (size_t s = 0; s < layout.slots.size(); ++s) {
     const ParameterSlot& slot = layout.slots[s];
     for (int i = before; i < num_states(rules[slot.info.group]); ++i) {
@@ -61,8 +62,14 @@ void FlatState::prepare(std::span<const UpdateRule> rules, const std::vector<uin
         states_[slot.buffer][i].narrow(0, slot.offset, slot.info.numel).fill_(first);
       }
     }
-    if (live[s] != 0 && first_update_[s] < 0) first_update_[s] = updates;
+    Share& share = shares_[s];
+    changed = changed || share.live != (live[s] != 0);
+    if (share.live && live[s] == 0) share.left = updates;
+    if (!share.live && live[s] != 0) share.missed += updates - share.left;
+    share.live = live[s] != 0;
+    share.ever = share.ever || share.live;
   }
+  if (!changed) return;
   pieces_.assign(chunks.size(), {});
   for (const GradientChunk& chunk : chunks) {
     const ParameterBucket& bucket = layout.buckets[chunk.bucket];
@@ -70,14 +77,14 @@ void FlatState::prepare(std::span<const UpdateRule> rules, const std::vector<uin
       const ParameterSlot& slot = layout.slots[s];
       const int64_t begin = std::max(slot.offset, bucket.begin + chunk.begin);
       const int64_t end = std::min(slot.offset + slot.info.numel, bucket.begin + chunk.end);
-      if (begin >= end || first_update_[s] < 0) continue;
+      if (begin >= end || !shares_[s].live) continue;
       std::vector<Piece>& pieces = pieces_[chunk.index];
       // Across the padding between two slots, which is zero and stays so.
       if (!pieces.empty() && s > bucket.first_slot && pieces.back().group == slot.info.group &&
-          pieces.back().first_update == first_update_[s] && first_update_[s - 1] >= 0) {
+          pieces.back().missed == shares_[s].missed && shares_[s - 1].live) {
         pieces.back().end = end;
       } else {
-        pieces.push_back({slot.buffer, s, slot.info.group, first_update_[s], begin, end});
+        pieces.push_back({slot.buffer, s, slot.info.group, shares_[s].missed, begin, end});
       }
     }
   }
@@ -99,7 +106,7 @@ void FlatState::take_over(const FlatState& old) {
     for (size_t o = 0; o < from.slots.size(); ++o) {
       const ParameterSlot& source = from.slots[o];
       if (source.info.parameter != slot.info.parameter) continue;
-      first_update_[s] = old.first_update_[o];
+      shares_[s] = old.shares_[o];
       for (int i = 0; i < num_states_; ++i) {
         states_[slot.buffer][i]
             .narrow(0, slot.offset, slot.info.numel)
@@ -179,7 +186,7 @@ void FlatState::update_piece(const Piece& piece, const UpdateRule& rule, double 
   const at::Tensor& master = masters_[piece.buffer];
   UpdateSlice<T> slice;
   slice.count = count;
-  slice.step = updates - piece.first_update + 1;
+  slice.step = updates - piece.missed + 1;
   slice.gradient_factor = factor;
   std::byte* const first = at_element(flat_.values(0, piece.buffer), piece.begin);
   slice.parameter =
@@ -212,7 +219,7 @@ std::vector<at::Tensor> FlatState::states_of(size_t parameter,
   const ParameterLayout& layout = flat_.layout();
   for (size_t s = 0; s < layout.slots.size(); ++s) {
     const ParameterSlot& slot = layout.slots[s];
-    if (slot.info.parameter != parameter || first_update_[s] < 0) continue;
+    if (slot.info.parameter != parameter || !shares_[s].ever) continue;
     for (int i = 0; i < num_states(rules[slot.info.group]); ++i) {
       states.push_back(states_[slot.buffer][i]
                            .narrow(0, slot.offset, slot.info.numel)

@@ -39,8 +39,8 @@ class FlatState {
   /// Whether the rules need state that is not there yet.
   bool lacks_state(std::span<const UpdateRule> rules) const;
 
-  /// Adds what the rules need, and takes the parameters in `live` into account from now on, with
-  /// the number of `updates` so far.
+  /// Adds what the rules need. From now on, after so many `updates`, the parameters in `live` are
+  /// updated, and the others are not.
   void prepare(std::span<const UpdateRule> rules, const std::vector<uint8_t>& live,
                const std::vector<GradientChunk>& chunks, int64_t updates);
 
@@ -65,9 +65,17 @@ class FlatState {
     size_t buffer;
     size_t slot;  // the first
     size_t group;
-    int64_t first_update;
+    int64_t missed;
     int64_t begin;
     int64_t end;
+  };
+
+  // In which updates a slot has a share.
+  struct Share {
+    bool live = false;
+    bool ever = false;
+    int64_t missed = 0;  // updates until it became live that left it out
+    int64_t left = 0;    // after how many updates it was live no more
   };
 
   std::byte* gradient_of(size_t replica, const Piece& piece) const;
@@ -81,7 +89,7 @@ class FlatState {
   int num_states_ = 0;
   std::vector<std::array<at::Tensor, kMaxRuleStates>> states_;  // of each buffer
   std::vector<at::Tensor> masters_;                             // of each buffer that has one
-  std::vector<int64_t> first_update_;                           // of each slot; -1: never yet
+  std::vector<Share> shares_;                                   // of each slot
   std::vector<std::vector<Piece>> pieces_;                      // of each chunk
 };
 

@@ -15,9 +15,6 @@
 namespace tutti::internal {
 namespace {
 
-constexpr uint8_t kSeenFilled = 1;
-constexpr uint8_t kSeenMissing = 2;
-
 // How many owners a gradient's memory has while autograd's hook runs, if nobody else has a share:
 // the gradient, what backward handed over and, if that is a view such as a transposed product, its
 // base.
@@ -57,10 +54,10 @@ GradientBuckets::GradientBuckets(FlatParameters& flat, GradientReducer& reducer,
       replicas_(flat.replicas()) {
   const size_t slots = flat_.layout().slots.size();
   for (size_t r = 0; r < replicas_.size(); ++r) {
-    replicas_[r].seen.resize(slots);
     replicas_[r].versions.resize(slots);
     replicas_[r].filled.resize(slots);
-    replicas_[r].tensors.resize(slots);
+    replicas_[r].tensors.resize(
+        slots, WeakTensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()));
     replicas_[r].placed.resize(slots);
     replicas_[r].open.resize(flat_.layout().buckets.size());
     clear(r);
@@ -173,7 +170,7 @@ bool GradientBuckets::is_old(size_t replica, size_t slot, const at::Tensor& grad
                              uint32_t changes) const {
   const Replica& me = replicas_[replica];
   if (!me.holds_sums && me.filled[slot] != Filled::kStale) return false;
-  return gradient.unsafeGetTensorImpl() == me.tensors[slot] &&
+  return gradient.unsafeGetTensorImpl() == me.tensors[slot]._unsafe_get_target() &&
          static_cast<uint32_t>(gradient._version()) == me.versions[slot] + changes;
 }
 
@@ -190,8 +187,11 @@ void GradientBuckets::throw_old(size_t slot, Filled how) const {
 
 void GradientBuckets::note_version(size_t replica, size_t slot) {
   const at::Tensor& gradient = flat_.parameter(replica, slot).mutable_grad();
-  replicas_[replica].tensors[slot] = gradient.unsafeGetTensorImpl();
-  replicas_[replica].versions[slot] = static_cast<uint32_t>(gradient._version());
+  Replica& me = replicas_[replica];
+  if (me.tensors[slot]._unsafe_get_target() != gradient.unsafeGetTensorImpl()) {
+    me.tensors[slot] = WeakTensor(gradient.getIntrusivePtr());
+  }
+  me.versions[slot] = static_cast<uint32_t>(gradient._version());
 }
 
 void GradientBuckets::keep(size_t replica, size_t slot, size_t owners) {
@@ -249,9 +249,9 @@ void GradientBuckets::fill(size_t replica, size_t slot, Filled how, void* place)
   if (--me.open[bucket] == 0) reducer_.ready(replica, bucket, place);
 }
 
-bool GradientBuckets::complete(size_t replica) {
+bool GradientBuckets::complete(size_t replica, const std::vector<uint8_t>& live) {
   Replica& me = replicas_[replica];
-  bool news = false;
+  bool just_live = true;
   for (size_t s = 0; s < me.filled.size(); ++s) {
     if (me.filled[s] == Filled::kSpoilt) throw_old(s, Filled::kSpoilt);
     if (me.filled[s] == Filled::kNo || me.filled[s] == Filled::kStale) {
@@ -266,12 +266,10 @@ bool GradientBuckets::complete(size_t replica) {
         fill(replica, s, Filled::kMissing, nullptr);
       }
     }
-    const uint8_t what = me.filled[s] == Filled::kYes ? kSeenFilled : kSeenMissing;
-    news = news || (me.seen[s] & what) == 0;
-    me.seen[s] |= what;
+    just_live = just_live && (me.filled[s] == Filled::kYes) == (live[s] != 0);
   }
   reducer_.help(replica);
-  return news;
+  return just_live;
 }
 
 void GradientBuckets::publish(size_t replica, const std::vector<uint8_t>& live, double factor) {

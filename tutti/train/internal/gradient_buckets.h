@@ -12,9 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "tutti/collectives/gradient_reducer.h"
+#include "tutti/train/internal/autograd_node.h"
 #include "tutti/train/internal/flat_parameters.h"
 
 namespace tutti::internal {
@@ -49,9 +53,8 @@ class GradientBuckets {
   }
 
   /// After backward: takes gradients that no hook has seen, counts missing ones as zero, and helps
-  /// the reducer. Returns whether there is a gradient that was never there before, or one that is
-  /// missing for the first time.
-  bool complete(size_t replica);
+  /// the reducer. Returns whether this replica has gradients of just the slots in `live`.
+  bool complete(size_t replica, const std::vector<uint8_t>& live);
 
   /// After the reducer has finished: the gradients of this replica's parameters are the sums, of
   /// those in `live` at least, times `factor` where the slot is not the gradient itself. Ends the
@@ -78,18 +81,20 @@ class GradientBuckets {
   // kStale: given to the reducer in a run that failed. kSpoilt: backward added to a sum.
   enum class Filled : uint8_t { kNo, kYes, kMissing, kStale, kSpoilt };
 
+  // Its address belongs to no other tensor as long as this is there.
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
   struct Hook {
-    std::shared_ptr<torch::autograd::Node> accumulator;  // a parameter holds it weakly
+    NodeHandle accumulator;  // a parameter holds it weakly
     uintptr_t key = 0;
   };
 
   struct alignas(64) Replica {
-    std::vector<Filled> filled;        // of each slot
-    std::vector<uint8_t> seen;         // kSeenFilled, kSeenMissing
-    std::vector<uint32_t> versions;    // of the gradient when it was taken, or became the sum
-    std::vector<const void*> tensors;  // which tensor that was
-    std::vector<at::Tensor> placed;    // gradients that are summed where they lie
-    std::vector<size_t> open;          // slots to come, of each bucket
+    std::vector<Filled> filled;       // of each slot
+    std::vector<uint32_t> versions;   // of the gradient when it was taken, or became the sum
+    std::vector<WeakTensor> tensors;  // which tensor that was
+    std::vector<at::Tensor> placed;   // gradients that are summed where they lie
+    std::vector<size_t> open;         // slots to come, of each bucket
     std::vector<Hook> hooks;
     size_t num_filled = 0;
     bool synchronizing = true;

@@ -83,7 +83,8 @@ void SparseParameters::collect(size_t replica) {
   for (Table& table : tables_) {
     const at::Tensor& gradient = parameter(table, replica).mutable_grad();
     Gradient& mine = table.gradients[replica];
-    if (!gradient.defined()) {
+    mine.given = gradient.defined();
+    if (!mine.given) {
       mine.rows = at::empty({0}, at::kLong);
       mine.values = at::empty({0, table.row_size}, parameter(table, replica).options());
     } else if (gradient.is_sparse()) {
@@ -97,13 +98,14 @@ void SparseParameters::collect(size_t replica) {
   }
 }
 
-// For each local replica: how many rows, which, and their values.
+// For each local replica: how many rows, or -1 without a gradient; which, and their values.
 void SparseParameters::gather(StrategyExtended& strategy) {
   const c10::AutoGradMode no_grad(false);
   for (Table& table : tables_) {
     std::vector<at::Tensor> parts;
     for (const Gradient& each : table.gradients) {
-      parts.push_back(at::scalar_tensor(each.rows.numel(), at::kLong).view({1}).view(at::kByte));
+      const int64_t rows = each.given ? each.rows.numel() : -1;
+      parts.push_back(at::scalar_tensor(rows, at::kLong).view({1}).view(at::kByte));
       parts.push_back(each.rows.view(at::kByte));
       parts.push_back(each.values.reshape({-1}).view(at::kByte));
     }
@@ -125,8 +127,10 @@ void SparseParameters::gather(StrategyExtended& strategy) {
         return worker.narrow(0, at - bytes, bytes).clone();
       };
       for (size_t r = 0; r < table.gradients.size(); ++r) {
-        const auto rows = take(8).view(at::kLong).item<int64_t>();
+        const auto sent = take(8).view(at::kLong).item<int64_t>();
+        const int64_t rows = std::max<int64_t>(sent, 0);
         Gradient& gradient = table.of_all.emplace_back();
+        gradient.given = sent >= 0;
         gradient.rows = take(rows < worker.numel() ? rows * 8 : -1).view(at::kLong);
         gradient.values = take(rows * row_bytes).view(dtype).view({rows, table.row_size});
       }
@@ -141,7 +145,7 @@ void SparseParameters::sum(size_t replica) {
 
 // Walks through the ascending rows of all replicas at once.
 void SparseParameters::sum_part(Table& table, size_t worker) const {
-  const std::vector<Gradient>& gradients = table.of_all.empty() ? table.gradients : table.of_all;
+  const std::vector<Gradient>& gradients = gradients_of_all(table);
   const size_t replicas = gradients.size();
   const auto workers = static_cast<int64_t>(modules_.size());
   const int64_t begin = table.num_rows * static_cast<int64_t>(worker) / workers;
@@ -227,21 +231,28 @@ void SparseParameters::prepare(std::span<const UpdateRule> rules) {
   }
 }
 
-void SparseParameters::update(size_t replica, std::span<const UpdateRule> rules, double factor,
-                              int64_t updates) {
+void SparseParameters::count_update() {
   for (Table& table : tables_) {
+    const std::vector<Gradient>& gradients = gradients_of_all(table);
+    const auto given = [](const Gradient& each) { return each.given; };
+    if (std::any_of(gradients.begin(), gradients.end(), given)) ++table.updates;
+  }
+}
+
+void SparseParameters::update(size_t replica, std::span<const UpdateRule> rules, double factor) {
+  for (const Table& table : tables_) {
     const UpdateRule& rule = rules[table.entry.group];
     if (parameter(table, 0).scalar_type() == at::kDouble) {
-      update_rows<double>(table, table.parts[replica], rule, factor, updates);
+      update_rows<double>(table, table.parts[replica], rule, factor);
     } else {
-      update_rows<float>(table, table.parts[replica], rule, factor, updates);
+      update_rows<float>(table, table.parts[replica], rule, factor);
     }
   }
 }
 
 template <class T>
-void SparseParameters::update_rows(Table& table, const Part& part, const UpdateRule& rule,
-                                   double factor, int64_t updates) {
+void SparseParameters::update_rows(const Table& table, const Part& part, const UpdateRule& rule,
+                                   double factor) {
   for (size_t i = 0; i < part.rows.size(); ++i) {
     const int64_t row = part.rows[i];
     UpdateSlice<T> slice;
@@ -252,7 +263,7 @@ void SparseParameters::update_rows(Table& table, const Part& part, const UpdateR
       slice.state[s] = reinterpret_cast<T*>(row_at(table.state[s], row, table.row_size));
     }
     slice.count = table.row_size;
-    slice.step = updates + 1;
+    slice.step = table.updates;
     slice.gradient_factor = factor;
     apply(rule, slice);
     copy_row(table, row);
@@ -288,6 +299,7 @@ void SparseParameters::take_over(const SparseParameters& old) {
   for (Table& table : tables_) {
     for (const Table& source : old.tables_) {
       if (source.entry.parameter != table.entry.parameter) continue;
+      table.updates = source.updates;
       for (const at::Tensor& state : source.state) {
         table.state.push_back(state.to(parameter(table, 0).scalar_type()));
       }

@@ -49,7 +49,10 @@ class SparseParameters {
   void scale(double factor);
   void prepare(std::span<const UpdateRule> rules);
 
-  void update(size_t replica, std::span<const UpdateRule> rules, double factor, int64_t updates);
+  /// After sum(), alone, if an update follows: counts it for the tables that any replica has a
+  /// gradient of.
+  void count_update();
+  void update(size_t replica, std::span<const UpdateRule> rules, double factor);
 
   /// Instead of update(), when another has updated the first replica's tables.
   void copy_tables(size_t replica);
@@ -71,8 +74,9 @@ class SparseParameters {
 
  private:
   struct Gradient {
-    at::Tensor rows;    // int64, ascending
-    at::Tensor values;  // a row of values for each
+    at::Tensor rows;     // int64, ascending
+    at::Tensor values;   // a row of values for each
+    bool given = false;  // by backward, perhaps without rows
   };
   struct Part {  // what one worker has summed
     std::vector<int64_t> rows;
@@ -86,12 +90,15 @@ class SparseParameters {
     std::vector<Gradient> of_all;     // of each replica of all workers, if there are several
     std::vector<Part> parts;          // of each worker
     std::vector<at::Tensor> state;
+    int64_t updates = 0;
   };
 
+  static const std::vector<Gradient>& gradients_of_all(const Table& table) {
+    return table.of_all.empty() ? table.gradients : table.of_all;
+  }
   void sum_part(Table& table, size_t worker) const;
   template <class T>
-  void update_rows(Table& table, const Part& part, const UpdateRule& rule, double factor,
-                   int64_t updates);
+  void update_rows(const Table& table, const Part& part, const UpdateRule& rule, double factor);
   void copy_row(const Table& table, int64_t row) const;
   at::Tensor& parameter(const Table& table, size_t replica) const {
     return modules_.parameter(replica, table.entry.parameter);
