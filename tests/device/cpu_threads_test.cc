@@ -2,14 +2,19 @@
 
 #include "tutti/device/cpu_threads.h"
 
+#include <dlfcn.h>
 #include <sched.h>
 
 #include <memory>
+#include <string>
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "tutti/base/thread.h"
+
+#include "tests/support/tensors.h"
 
 namespace tutti {
 namespace {
@@ -91,30 +96,88 @@ TEST(TorchThreadsScope, LeavesOtherThreadsAlone) {
   EXPECT_EQ(at::get_num_threads(), before);
 }
 
-TEST(BlasThreadsScope, SetsAndRestoresTheCountOfOpenBlas) {
+// Both scopes at once, as a replica has them: one is for OpenBLAS, the other for MKL.
+struct ThreadsScopes {
+  explicit ThreadsScopes(int threads) : blas(threads), torch(threads) {}
+  BlasThreadsScope blas;
+  TorchThreadsScope torch;
+};
+
+TEST(BlasThreadsScope, SetsAndRestoresTheCountOfTheBlas) {
   const int before = blas_threads();
-  const auto expect = [before](int count) {
-    EXPECT_EQ(blas_threads(), before == 0 ? 0 : count);  // 0: another BLAS
-  };
+  ASSERT_GT(before, 0) << "neither OpenBLAS nor MKL";
   {
-    const BlasThreadsScope outer(2);
-    expect(2);
+    const ThreadsScopes outer(2);
+    EXPECT_EQ(blas_threads(), 2);
     {
-      const BlasThreadsScope inner(1);
-      expect(1);
+      const ThreadsScopes inner(1);
+      EXPECT_EQ(blas_threads(), 1);
     }
   }
-  expect(before);
+  EXPECT_EQ(blas_threads(), before);
+}
+
+TEST(BlasThreadsScope, WinsOverWhatTheProgramHasSet) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  const int blas = blas_threads();
+  {
+    const ThreadsScopes one(1);
+    EXPECT_EQ(blas_threads(), 1);
+  }
+  EXPECT_EQ(blas_threads(), blas);
+  at::set_num_threads(before);
 }
 
 TEST(BlasThreadsScope, TheLastOfOverlappingScopesRestores) {
   const int before = blas_threads();
+  const bool open_blas = dlsym(RTLD_DEFAULT, "openblas_set_num_threads") != nullptr;
   auto first = std::make_unique<BlasThreadsScope>(1);
   auto second = std::make_unique<BlasThreadsScope>(1);
   first.reset();
-  EXPECT_EQ(blas_threads(), before == 0 ? 0 : 1) << "the second scope still holds";
+  EXPECT_EQ(blas_threads(), open_blas ? 1 : before) << "the second scope still holds";
   second.reset();
   EXPECT_EQ(blas_threads(), before);
+}
+
+// A replica's share of a batch may be a view into it: its bits must be those of a copy, which
+// another process has.
+TEST(BlasBits, DoNotDependOnWhereTheRowsBegin) {
+  const TorchThreadsScope one(1);
+  const BlasThreadsScope one_of_blas(1);
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const int64_t rows : {1, 3, 16, 33}) {
+      for (const int64_t columns : {5, 17, 64, 257}) {
+        const at::Tensor x = test::random_tensor({rows, columns}, dtype, 1);
+        const at::Tensor weight = test::random_tensor({33, columns}, dtype, 2);
+        const at::Tensor gradient = test::random_tensor({rows, 33}, dtype, 3);
+        for (const int64_t offset : {1, 3, 8}) {
+          const at::Tensor view =
+              at::zeros({offset + x.numel()}, dtype).narrow(0, offset, x.numel()).view_as(x);
+          view.copy_(x);
+          EXPECT_TRUE(at::equal(at::mm(view, weight.t()), at::mm(x, weight.t())))
+              << rows << " x " << columns << " + " << offset;
+          EXPECT_TRUE(at::equal(at::mm(gradient.t(), view), at::mm(gradient.t(), x)))
+              << rows << " x " << columns << " + " << offset;
+        }
+      }
+    }
+  }
+}
+
+TEST(OpenBlasAdvice, NamesTheVariableWhereTheKernelsAreFarTooOld) {
+  for (const char* core : {"Prescott", "Core2", "Nehalem", "Sandybridge", "Barcelona", "Generic"}) {
+    const std::string advice = internal::open_blas_advice(core, "SkylakeX");
+    EXPECT_NE(advice.find(core), std::string::npos) << advice;
+    EXPECT_NE(advice.find("OPENBLAS_CORETYPE=SkylakeX"), std::string::npos) << advice;
+  }
+}
+
+TEST(OpenBlasAdvice, SaysNothingWhereTheKernelsFit) {
+  for (const char* core : {"Haswell", "Zen", "SkylakeX", "SKYLAKEX", "Cooperlake"}) {
+    EXPECT_EQ(internal::open_blas_advice(core, "SkylakeX"), "") << core;
+  }
+  EXPECT_EQ(internal::open_blas_advice("Prescott", ""), "") << "an old CPU";
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -13,6 +15,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/mutex.h"
 
 namespace tutti {
@@ -83,10 +87,15 @@ int cores_from_cgroup() {
   return smaller_limit(v2, v1);
 }
 
+template <class Function>
+Function* find_function(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
 struct OpenBlas {
-  void (*set)(int) = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT,
-                                                           "openblas_set_num_threads"));
-  int (*get)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_num_threads"));
+  void (*set)(int) = find_function<void(int)>("openblas_set_num_threads");
+  int (*get)() = find_function<int()>("openblas_get_num_threads");
+  const char* (*core)() = find_function<const char*()>("openblas_get_corename");
 
   bool found() const { return set != nullptr && get != nullptr; }
 };
@@ -96,12 +105,25 @@ const OpenBlas& open_blas() {
   return instance;
 }
 
+// MKL has a count for each thread, which goes before the one that at::set_num_threads sets for the
+// process; 0 is none. It returns the previous one.
+struct Mkl {
+  int (*set)(int) = find_function<int(int)>("MKL_Set_Num_Threads_Local");
+  int (*get)() = find_function<int()>("MKL_Get_Max_Threads");
+
+  bool found() const { return set != nullptr && get != nullptr; }
+};
+
+const Mkl& mkl() {
+  static const Mkl instance;
+  return instance;
+}
+
 // at::set_num_threads also empties oneDNN's caches and changes the default of
 // other threads, which takes 50 us; OpenMP's own function sets this thread only.
 // at::get_num_threads, called before, has done LibTorch's set-up of the thread.
 void set_torch_threads(int threads) {
-  static const auto set =
-      reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  static auto* const set = find_function<void(int)>("omp_set_num_threads");
   if (set != nullptr) set(threads);
   if (at::get_num_threads() != threads) at::set_num_threads(threads);  // not OpenMP, or another one
 }
@@ -126,9 +148,11 @@ int usable_cores() {
 
 TorchThreadsScope::TorchThreadsScope(int threads) : previous_(at::get_num_threads()) {
   if (previous_ != threads) set_torch_threads(threads);
+  if (mkl().found()) previous_mkl_ = mkl().set(threads);
 }
 
 TorchThreadsScope::~TorchThreadsScope() {
+  if (mkl().found()) mkl().set(previous_mkl_);
   // Also undoes a change made inside the scope.
   if (at::get_num_threads() != previous_) set_torch_threads(previous_);
 }
@@ -149,9 +173,51 @@ BlasThreadsScope::~BlasThreadsScope() {
   if (--state.scopes == 0 && open_blas().get() != state.original) open_blas().set(state.original);
 }
 
-int blas_threads() { return open_blas().found() ? open_blas().get() : 0; }
+int blas_threads() {
+  if (open_blas().found()) return open_blas().get();
+  return mkl().found() ? mkl().get() : 0;
+}
+
+void warn_of_slow_blas() {
+  static const bool warned = [] {
+    if (!open_blas().found() || open_blas().core == nullptr) return false;
+    const std::string advice =
+        internal::open_blas_advice(open_blas().core(), internal::best_open_blas_core());
+    if (!advice.empty()) log(LogLevel::kWarning, advice);
+    return true;
+  }();
+  static_cast<void>(warned);
+}
 
 namespace internal {
+
+std::string_view best_open_blas_core() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    return "SkylakeX";
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "Haswell";
+#endif
+  return "";
+}
+
+std::string open_blas_advice(std::string_view core, std::string_view best) {
+  // Those that multiply with AVX2 at least; all others have half of its speed or less.
+  constexpr std::array<std::string_view, 6> kFast = {"Haswell",  "Excavator",  "Zen",
+                                                     "SkylakeX", "Cooperlake", "SapphireRapids"};
+  const auto same = [core](std::string_view other) {
+    return std::equal(
+        core.begin(), core.end(), other.begin(), other.end(),
+        [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+  };
+  if (best.empty() || std::any_of(kFast.begin(), kFast.end(), same)) return "";
+  return message("OpenBLAS takes this CPU for the much older \"", core,
+                 "\", which makes matrix products several times slower. Set OPENBLAS_CORETYPE=",
+                 best, " in the environment before the program starts.");
+}
+
 namespace {
 
 int ceil_cores(double quota, double period) {

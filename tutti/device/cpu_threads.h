@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How many cores this process may use, and how many threads LibTorch and its
-// BLAS use. LibTorch's count belongs to the calling thread; OpenBLAS has one for
-// the whole process, and collapses when several threads call it with more.
+// BLAS use. LibTorch's and MKL's counts belong to the calling thread; OpenBLAS has
+// one for the whole process, and collapses when several threads call it with more.
 
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace tutti {
@@ -14,7 +15,8 @@ namespace tutti {
 /// cgroup's CPU limit (rounded up), at least 1. Read once.
 int usable_cores();
 
-/// Sets what at::get_num_threads returns on this thread for the life of the object.
+/// Sets what at::get_num_threads returns on this thread for the life of the object, and the count
+/// of MKL.
 class TorchThreadsScope {
  public:
   explicit TorchThreadsScope(int threads);
@@ -25,12 +27,13 @@ class TorchThreadsScope {
 
  private:
   int previous_;
+  int previous_mkl_ = 0;
 };
 
 /// Sets OpenBLAS' process-wide thread count for the life of the object; the
 /// last of several overlapping scopes to end restores the value found by the
 /// first, and while they overlap the count of the last to begin holds. Does nothing
-/// with another BLAS, whose threads LibTorch sets itself.
+/// with another BLAS: TorchThreadsScope sets MKL's.
 /// Thread-safe.
 class BlasThreadsScope {
  public:
@@ -41,10 +44,20 @@ class BlasThreadsScope {
   BlasThreadsScope& operator=(const BlasThreadsScope&) = delete;
 };
 
-/// OpenBLAS' present thread count, or 0 with another BLAS.
+/// The present thread count of OpenBLAS, or of MKL on this thread; 0 with another BLAS.
 int blas_threads();
 
+/// Logs a warning, once in a process, if OpenBLAS multiplies by kernels for a CPU far older than
+/// this one. It decides when it is loaded, so that nothing but the advice can help.
+void warn_of_slow_blas();
+
 namespace internal {
+
+/// The value of OPENBLAS_CORETYPE that fits this CPU; empty if any does.
+std::string_view best_open_blas_core();
+
+/// What to say if OpenBLAS has chosen `core`; empty if that is good enough.
+std::string open_blas_advice(std::string_view core, std::string_view best);
 
 /// Cores allowed by the text of cgroup v2's cpu.max ("200000 100000", "max
 /// 100000"); 0 when there is no limit or the text is not understood.

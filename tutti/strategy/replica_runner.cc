@@ -101,6 +101,7 @@ ReplicaRunner::ReplicaRunner(std::string who, ReplicaHost& host,
       notes_(contexts.size()),
       permits_(concurrent_) {
   TUTTI_CHECK(!contexts.empty() && contexts.size() < kCountMask);
+  warn_of_slow_blas();
   for (size_t i = 0; i < contexts.size(); ++i) {
     replicas_[i].context = contexts[i];
     // A single replica draws from LibTorch's own generator, as a plain program does.
