@@ -11,12 +11,17 @@ MAKEFLAGS += --no-print-directory
 
 TOPIC ?=
 TORCH ?=
+BUILD ?= build
 export TORCH
 
-# Another LibTorch gets its own build tree, since CMake remembers where it found the first one.
-torch_id := $(if $(TORCH),-libtorch-$(shell realpath -m '$(TORCH)' | cksum | cut -d' ' -f1))
-torch_options := $(if $(TORCH),-DCMAKE_PREFIX_PATH=$(realpath $(TORCH)))
-release := build/release$(torch_id)
+# Only OpenBLAS, which Debian's LibTorch uses, reads it: it does not know current CPUs by itself.
+OPENBLAS_CORETYPE ?= $(shell tools/openblas_core.sh)
+export OPENBLAS_CORETYPE
+
+# Another LibTorch gets its own build trees, since CMake remembers where it found the first one.
+torch_folder := $(if $(filter-out debian,$(TORCH)),$(shell realpath -m '$(TORCH)'))
+torch_id := $(if $(torch_folder),-torch$(shell cksum <<<'$(torch_folder)' | cut -d' ' -f1),$(TORCH:%=-%))
+release := $(BUILD)/release$(torch_id)
 
 say = @echo "== $(1)"
 build = @cmake --build $(1) -j "$$(tools/jobs.sh)" $(if $(2),--target $(2))
@@ -25,7 +30,7 @@ ctest = @ctest --test-dir $(1) -j "$$(tools/jobs.sh)" --output-on-failure --no-t
 
 .PHONY: help
 help:
-	@echo "Usage: make <target> [TORCH=<folder of an unpacked LibTorch>]"
+	@echo "Usage: make <target> [TORCH=debian|<folder of an unpacked LibTorch>] [BUILD=<folder of the build trees>]"
 	@echo
 	@sed -n 's/^##  *\([^:]*\): */\1|/p' Makefile | while IFS='|' read -r name text; do \
 	  printf '  %-18s %s\n' "$$name" "$$text"; done
@@ -70,39 +75,39 @@ format: install-lint-deps
 ## asan: build and run the tests with the address and undefined-behaviour sanitizers
 ## tsan: build and run the tests with the thread sanitizer
 .PHONY: asan tsan
-asan tsan: %: build/%/build.ninja
-	$(call say,Building the tests: build/$@)
-	$(call build,build/$@)
-	$(call say,Running the tests: build/$@)
-	$(call ctest,build/$@)
+asan tsan: %: $(BUILD)/%$(torch_id)/build.ninja
+	$(call say,Building the tests: $(<D))
+	$(call build,$(<D))
+	$(call say,Running the tests: $(<D))
+	$(call ctest,$(<D))
 
 ## fuzz: fuzz the readers of files and messages with Clang: make fuzz [FORMAT=csv] [FUZZ_SECONDS=60]
 .PHONY: fuzz
 FORMAT ?= tf_record example csv npy idx tf_config host_link rpc wire
 FUZZ_SECONDS ?= 60
-fuzz: install-fuzz-deps build/fuzz/build.ninja
-	$(call build,build/fuzz,$(addsuffix _fuzz,$(FORMAT)))
+fuzz: install-fuzz-deps $(BUILD)/fuzz$(torch_id)/build.ninja
+	$(call build,$(BUILD)/fuzz$(torch_id),$(addsuffix _fuzz,$(FORMAT)))
 	@for format in $(FORMAT); do \
-	  mkdir -p build/fuzz/corpus/$$format build/fuzz/found; \
-	  echo "== Fuzzing $$format for $(FUZZ_SECONDS) s; what crashes is kept in build/fuzz/found"; \
-	  build/fuzz/bin/$${format}_fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -print_final_stats=1 \
-	    -artifact_prefix=build/fuzz/found/$$format- build/fuzz/corpus/$$format \
+	  mkdir -p $(BUILD)/fuzz$(torch_id)/corpus/$$format $(BUILD)/fuzz$(torch_id)/found; \
+	  echo "== Fuzzing $$format for $(FUZZ_SECONDS) s; what crashes is kept in $(BUILD)/fuzz$(torch_id)/found"; \
+	  $(BUILD)/fuzz$(torch_id)/bin/$${format}_fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -print_final_stats=1 \
+	    -artifact_prefix=$(BUILD)/fuzz$(torch_id)/found/$$format- $(BUILD)/fuzz$(torch_id)/corpus/$$format \
 	    tests/fuzz/corpus/$$format; done
 
 ## analyze: clang-tidy and Clang's thread-safety analysis of every source (takes long)
 .PHONY: analyze
-analyze: install-lint-deps build/analyze/build.ninja
-	@tools/tidy.sh --all
+analyze: install-lint-deps $(BUILD)/analyze$(torch_id)/build.ninja
+	@tools/tidy.sh --all --tree $(BUILD)/analyze$(torch_id)
 
 ## headers: compile every public header alone
 .PHONY: headers
-headers: build/dev/build.ninja
-	$(call build,build/dev,tutti_verify_interface_header_sets)
+headers: $(BUILD)/dev$(torch_id)/build.ninja
+	$(call build,$(<D),tutti_verify_interface_header_sets)
 
 ## minimal: build the library alone
 .PHONY: minimal
-minimal: build/minimal/build.ninja
-	$(call build,build/minimal)
+minimal: $(BUILD)/minimal$(torch_id)/build.ninja
+	$(call build,$(<D))
 
 ## consumer: install, then build a program by find_package, pkg-config and add_subdirectory
 .PHONY: consumer
@@ -110,13 +115,7 @@ consumer: $(release)/build.ninja
 	$(call build,$(release),tutti)
 	@tools/check_install.sh $(release)
 
-## check-libtorch2: build and test with another LibTorch: make check-libtorch2 TORCH=<folder>
-.PHONY: check-libtorch2
-check-libtorch2:
-	@[[ -n "$(TORCH)" ]] || { echo "make check-libtorch2: TORCH=<folder> is missing." >&2; exit 1; }
-	@$(MAKE) test
-
-## install-deps: install the Debian packages that the build needs
+## install-deps: install the Debian packages that the build needs, and fetch LibTorch
 .PHONY: install-deps
 install-deps:
 	@tools/install_deps.sh
@@ -139,12 +138,13 @@ install-fuzz-deps:
 ## clean: remove all build trees
 .PHONY: clean
 clean:
-	rm -rf build
+	rm -rf $(BUILD)
 
 # After the first time Ninja itself sees when CMake has to run again.
-build/%/build.ninja: CMakePresets.json | install-deps
-	$(call say,Configuring: build/$*)
-	@mkdir -p build
-	@cmake --preset $(firstword $(subst -libtorch-, ,$*)) -B build/$* $(torch_options) \
-	  > build/$*.log 2>&1 || { cat build/$*.log; exit 1; }
+$(BUILD)/%/build.ninja: CMakePresets.json | install-deps
+	$(call say,Configuring: $(BUILD)/$*)
+	@mkdir -p $(BUILD)
+	@cmake --preset $(firstword $(subst -, ,$*)) -B $(BUILD)/$* -DTUTTI_TORCH=$(or $(torch_folder),$(TORCH)) \
+	  > $(BUILD)/$*.log 2>&1 || { cat $(BUILD)/$*.log; exit 1; }
+	@sed -n 's/^-- \(LibTorch .*\)/   \1/p' $(BUILD)/$*.log
 	@touch $@

@@ -164,7 +164,7 @@ def main():
     second.start()
     other.close()
     worker = Worker(0, port)
-    print("ready", flush=True)
+    print("ready", torch.__version__, flush=True)
     for line in sys.stdin:
         mine.send(line)
         first, second_answer = worker.obey(line), mine.recv()

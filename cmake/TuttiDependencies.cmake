@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Third-party packages. LibTorch comes from the system, or from CMAKE_PREFIX_PATH; any version is
-# accepted, and the few differences between versions are guarded in the sources.
+# Third-party packages. Any version of LibTorch is accepted, and the few differences between versions are
+# guarded in the sources.
 
 # A project that adds this one as a subdirectory links these targets too.
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
@@ -12,11 +12,28 @@ find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(TuttiGrpc REQUIRED)
 
-find_package(Torch QUIET)
+# Where `make install-deps` puts LibTorch; tools/get_libtorch.py has the same rule.
+if(NOT "$ENV{TUTTI_CACHE}" STREQUAL "")
+  set(fetched "$ENV{TUTTI_CACHE}")
+elseif(NOT "$ENV{XDG_CACHE_HOME}" STREQUAL "")
+  set(fetched "$ENV{XDG_CACHE_HOME}/tutti")
+else()
+  set(fetched "$ENV{HOME}/.cache/tutti")
+endif()
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/libtorch/requirements.txt" pinned REGEX "^torch==")
+string(REGEX REPLACE "^torch==([0-9.]+).*" "libtorch-\\1" pinned "${pinned}")
+
+if(TUTTI_TORCH STREQUAL "")
+  find_package(Torch QUIET HINTS "${fetched}/${pinned}")
+elseif(TUTTI_TORCH STREQUAL "debian")
+  find_package(Torch QUIET)
+else()
+  find_package(Torch QUIET PATHS "${TUTTI_TORCH}" NO_DEFAULT_PATH)
+endif()
 if(NOT Torch_FOUND)
   message(FATAL_ERROR
-    "LibTorch was not found. Install it (Debian: apt-get install libtorch-dev), or point "
-    "CMAKE_PREFIX_PATH at an unpacked LibTorch.")
+    "LibTorch was not found (TUTTI_TORCH is \"${TUTTI_TORCH}\"). Fetch it (tools/get_libtorch.py), install Debian's "
+    "(apt-get install libtorch-dev), or point TUTTI_TORCH or CMAKE_PREFIX_PATH at an unpacked LibTorch.")
 endif()
 if(TUTTI_BUILD_TESTS AND TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
   message(FATAL_ERROR

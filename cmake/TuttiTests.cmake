@@ -6,8 +6,17 @@
 # tutti_test_setup():  what every ctest entry has: a label, a timeout, sanitizer options.
 
 set(TUTTI_TIMEOUT_FACTOR 1)
-# oneDNN 2.6, which Debian's LibTorch has, dies of its own AMX instructions (docs/guide/training-loop.md).
-set(TUTTI_TEST_ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)
+set(TUTTI_TEST_ENVIRONMENT "")
+if(Torch_VERSION VERSION_LESS 2)  # Debian's
+  # Its oneDNN 2.6 dies of its own AMX instructions (docs/guide/training-loop.md), and its OpenBLAS
+  # takes current CPUs for old ones (docs/environment.md).
+  list(APPEND TUTTI_TEST_ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)
+  execute_process(COMMAND "${PROJECT_SOURCE_DIR}/tools/openblas_core.sh"
+    OUTPUT_VARIABLE TUTTI_OPENBLAS_CORE OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(TUTTI_OPENBLAS_CORE)
+    list(APPEND TUTTI_TEST_ENVIRONMENT OPENBLAS_CORETYPE=${TUTTI_OPENBLAS_CORE})
+  endif()
+endif()
 if(TUTTI_SANITIZE)
   set(TUTTI_TIMEOUT_FACTOR 6)  # Sanitizers make tests several times slower.
 endif()

@@ -2,17 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # check_install.sh <build tree>: installs the built library into a scratch folder and builds and runs
-# tests/install against it in each way a user may: find_package, pkg-config, add_subdirectory.
+# tests/install against it in each way a user may: find_package, pkg-config, add_subdirectory. Each
+# must find the LibTorch of the build tree without being told.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tree=$1
-work=$PWD/build/consumer
+work=$(realpath -m "$tree")-consumer
 prefix=$work/prefix
-torch=${TORCH:+;$(realpath "$TORCH")}
+cached() { sed -n "s/^$2:[A-Z]*=//p" "$1/CMakeCache.txt"; }
 # How well the consumer is compiled shows nothing here, so it is compiled quickly.
 options=(-G Ninja -Wno-dev -DCMAKE_BUILD_TYPE=RelWithDebInfo
-  "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -DNDEBUG" "-DCMAKE_PREFIX_PATH=$prefix$torch")
+  "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -DNDEBUG" "-DCMAKE_PREFIX_PATH=$prefix")
 if command -v ccache >/dev/null; then
   options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
@@ -34,6 +35,13 @@ expect_ok() {
   echo "consumer: $1 works."
 }
 
+expect_same_torch() {
+  local found
+  found=$(cached "$2" Torch_DIR)
+  [[ $found == "$(cached "$tree" Torch_DIR)" ]] ||
+    { echo "consumer: $1 found the LibTorch in $found, not that in $(cached "$tree" Torch_DIR)." && exit 1; }
+}
+
 rm -rf "$work"
 mkdir -p "$work"
 quietly cmake --install "$tree" --prefix "$prefix"
@@ -41,6 +49,7 @@ quietly cmake --install "$tree" --prefix "$prefix"
 with_find_package() {
   quietly cmake -S tests/install -B "$work/find_package" "${options[@]}"
   quietly cmake --build "$work/find_package" -j 1
+  expect_same_torch find_package "$work/find_package"
   expect_ok find_package "$work/find_package/consumer"
 }
 
@@ -59,6 +68,7 @@ with_pkg_config
 wait $!
 
 quietly cmake -S tests/install -B "$work/add_subdirectory" "${options[@]}" \
-  -DTUTTI_SOURCE_DIR="$PWD" -DTUTTI_UNITY=ALL
+  -DTUTTI_SOURCE_DIR="$PWD" -DTUTTI_UNITY=ALL -DTUTTI_TORCH="$(cached "$tree" TUTTI_TORCH)"
 quietly cmake --build "$work/add_subdirectory" -j "$(tools/jobs.sh)" --target consumer
+expect_same_torch add_subdirectory "$work/add_subdirectory"
 expect_ok add_subdirectory "$work/add_subdirectory/consumer"

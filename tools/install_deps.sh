@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# install_deps.sh [--lint|--fuzz|--bench]: installs the Debian packages that are missing; --lint adds
-# those of the formatter and the analysis, --fuzz those of the fuzzer, --bench those that benchmarks
-# compare with. Needs neither network nor root when nothing is missing.
+# install_deps.sh [--lint|--fuzz|--bench]: installs the Debian packages that are missing, and fetches
+# LibTorch; --lint adds the packages of the formatter and the analysis, --fuzz those of the fuzzer,
+# --bench those that benchmarks compare with. Needs neither network nor root when nothing is missing.
 #
-# LibTorch is left to you if TORCH, or a folder of CMAKE_PREFIX_PATH, is an unpacked LibTorch.
+# TORCH=debian takes Debian's LibTorch. LibTorch is left to you if TORCH, or a folder of
+# CMAKE_PREFIX_PATH, is an unpacked one. Debian's is also taken when Python's package index, where
+# the pinned one comes from, cannot be reached.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build ccache make pkgconf python3 nlohmann-json3-dev libgtest-dev
   librapidcheck-dev zlib1g-dev libgrpc++-dev libssl-dev python3-numpy python3-crc32c python3-protobuf
   iproute2)
 [[ ${1:-} == --lint ]] && packages+=(clang clang-format clang-tidy git)
 [[ ${1:-} == --fuzz ]] && packages+=(clang libclang-rt-dev)
-[[ ${1:-} == --bench ]] && packages+=(python3-torch libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich)
+[[ ${1:-} == --bench ]] && packages+=(python3-venv libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich)
 
 fail() {
   echo "install_deps: $*" >&2
@@ -30,43 +33,60 @@ has_own_torch() {
   return 1
 }
 
-if [[ -n ${TORCH:-} && ! -f $TORCH/share/cmake/Torch/TorchConfig.cmake ]]; then
-  fail "TORCH=$TORCH is not an unpacked LibTorch (no share/cmake/Torch/TorchConfig.cmake in it)."
-fi
 # Without OpenBLAS Debian's LibTorch multiplies matrices by the reference BLAS, many times slower.
-has_own_torch || packages+=(libtorch-dev libopenblas0-pthread)
+debian_torch=(libtorch-dev libopenblas0-pthread)
+fetch_torch=0
+if [[ ${TORCH:-} == debian ]]; then
+  packages+=("${debian_torch[@]}")
+  [[ ${1:-} == --bench ]] && packages+=(python3-torch)
+elif [[ -n ${TORCH:-} && ! -f $TORCH/share/cmake/Torch/TorchConfig.cmake ]]; then
+  fail "TORCH=$TORCH is neither \"debian\" nor an unpacked LibTorch (no share/cmake/Torch/TorchConfig.cmake in it)."
+elif ! has_own_torch; then
+  fetch_torch=1
+  python3 -m pip --version >/dev/null 2>&1 || packages+=(python3-pip)
+fi
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
   fail "this machine has no apt-get; install yourself: ${packages[*]}."
 
-missing=()
-for package in "${packages[@]}"; do
-  status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
-  [[ $status == installed ]] || missing+=("$package")
-done
-if [[ ${#missing[@]} -eq 0 ]]; then
-  echo "install_deps: all packages are there."
-  exit 0
-fi
-
-as_root=()
-if [[ $(id -u) -ne 0 ]]; then
-  command -v sudo >/dev/null ||
-    fail "installing needs root, and there is no sudo; run as root: apt-get install ${missing[*]}"
-  as_root=(sudo)
-fi
-
-echo "install_deps: installing ${missing[*]}"
-[[ " ${missing[*]} " == *" libtorch-dev "* ]] &&
-  echo "install_deps: libtorch-dev with what it needs is a download of about 250 MB, 1 GB on disk."
-
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq "$@"; }
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-apt update >"$log" 2>&1 || true # A stale package list may still do; the next line decides.
-if ! apt install --yes --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
-  tail -n 15 "$log" >&2
-  fail "apt-get could not install ${missing[*]} (no network, or a package this release lacks)."
+# install <packages>: those that are missing.
+install() {
+  local package status missing=() as_root=() log
+  for package in "$@"; do
+    status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [[ $status == installed ]] || missing+=("$package")
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  if [[ $(id -u) -ne 0 ]]; then
+    command -v sudo >/dev/null ||
+      fail "installing needs root, and there is no sudo; run as root: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  echo "install_deps: installing ${missing[*]}"
+  [[ " ${missing[*]} " == *" libtorch-dev "* ]] &&
+    echo "install_deps: libtorch-dev with what it needs is a download of about 250 MB, 1 GB on disk."
+  log=$(mktemp)
+  apt update >"$log" 2>&1 || true # A stale package list may still do; the next line decides.
+  if ! apt install --yes --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    rm -f "$log"
+    fail "apt-get could not install ${missing[*]} (no network, or a package this release lacks)."
+  fi
+  rm -f "$log"
+}
+
+install "${packages[@]}"
+if [[ $fetch_torch -eq 1 ]]; then
+  code=0
+  tools/get_libtorch.py >/dev/null || code=$?
+  if [[ $code -eq 3 ]]; then
+    echo "install_deps: Debian's LibTorch is used instead (as with TORCH=debian)."
+    install "${debian_torch[@]}"
+  elif [[ $code -ne 0 ]]; then
+    fail "LibTorch could not be fetched. TORCH=debian takes Debian's."
+  fi
 fi
-echo "install_deps: done."
+[[ ${1:-} == --bench && $fetch_torch -eq 1 ]] && tools/get_libtorch.py --pytorch >/dev/null
+echo "install_deps: everything is there."

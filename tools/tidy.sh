@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# tidy.sh [--all] [--seconds N]: clang-tidy, with Clang's thread-safety warnings, on the sources that
+# tidy.sh [--all] [--seconds N] [--tree FOLDER]: clang-tidy, with Clang's thread-safety warnings, on the sources that
 # changed since origin/main (on main itself: since the first commit), the latest change first. No
 # file is started after N seconds; those left out are listed. Needs `cmake --preset analyze`. Tests are
 # left to the compilers' warnings and the sanitizers: GoogleTest asks for names of its own.
@@ -10,16 +10,18 @@ cd "$(dirname "$0")/.."
 
 all=0
 seconds=86400
+tree=build/analyze
 while [[ $# -gt 0 ]]; do
   case $1 in
     --all) all=1 ;;
     --seconds) seconds=$2 && shift ;;
+    --tree) tree=$2 && shift ;;
     *) echo "tidy: unknown argument $1." >&2 && exit 2 ;;
   esac
   shift
 done
 
-database=build/analyze/compile_commands.json
+database=$tree/compile_commands.json
 [[ -f $database ]] || { echo "tidy: run \`cmake --preset analyze\` first." >&2 && exit 1; }
 tidy=$(command -v clang-tidy-14 || command -v clang-tidy) ||
   { echo "tidy: clang-tidy is not installed (make install-lint-deps)." >&2 && exit 1; }
@@ -46,7 +48,7 @@ candidates() {
 check_one() {
   if (($(date +%s) >= deadline)); then
     echo "tidy: no time left for $1"
-  elif output=$("$tidy" -p build/analyze --quiet "$1" 2>/dev/null); then
+  elif output=$("$tidy" -p "$tree" --quiet "$1" 2>/dev/null); then
     echo "tidy: $1 is clean"
   else
     echo "$output"
@@ -55,7 +57,7 @@ check_one() {
   fi
 }
 export -f check_one
-export tidy deadline=$(($(date +%s) + seconds))
+export tidy tree deadline=$(($(date +%s) + seconds))
 
 if ! candidates | xargs -r -P "$(tools/jobs.sh)" -I{} bash -c 'check_one {}'; then
   echo "tidy: findings above." >&2

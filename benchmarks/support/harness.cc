@@ -2,6 +2,7 @@
 
 #include "benchmarks/support/harness.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -18,6 +19,8 @@
 #include <numeric>
 #include <string_view>
 #include <utility>
+
+#include <torch/version.h>
 
 namespace bench {
 namespace {
@@ -83,6 +86,22 @@ std::string time_name(double seconds) {
   return text;
 }
 
+// What the results depend on besides the program: "LibTorch 2.15.0 with MKL, ..."
+std::string describe_setup() {
+  std::string blas = dlsym(RTLD_DEFAULT, "MKL_Get_Max_Threads") != nullptr ? "MKL" : "its BLAS";
+  using CoreName = const char*();
+  if (void* const core = dlsym(RTLD_DEFAULT, "openblas_get_corename")) {
+    blas = std::string("OpenBLAS for ") + reinterpret_cast<CoreName*>(core)();
+  }
+  std::ifstream file("/proc/cpuinfo");
+  std::string cpu;
+  while (cpu.rfind("model name", 0) != 0 && std::getline(file, cpu)) {
+  }
+  return "LibTorch " TORCH_VERSION " with " + blas + ", compiler " __VERSION__ ", " +
+         std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + " cores of" +
+         cpu.substr(std::min(cpu.size(), cpu.find(':') + 1));
+}
+
 // Enough iterations for one measurement.
 int64_t calibrate(const Variant& variant, double target) {
   int64_t iterations = 1;
@@ -111,6 +130,7 @@ Harness::Harness(std::string topic, int argc, char** argv) : topic_(std::move(to
     }
   }
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (!smoke_) std::printf("setup: %s\n", describe_setup().c_str());
 }
 
 bool Harness::wants(const std::string& case_name) const {

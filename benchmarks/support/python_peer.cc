@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include <torch/version.h>
+
 namespace bench {
 
 struct PythonPeer::Process {
@@ -18,7 +20,7 @@ struct PythonPeer::Process {
   std::FILE* to = nullptr;
   std::FILE* from = nullptr;
 
-  explicit Process(const std::string& script) {
+  Process(const std::string& python, const std::string& script) {
     std::array<int, 2> down = {};
     std::array<int, 2> up = {};
     Harness::check(pipe(down.data()) == 0 && pipe(up.data()) == 0, "no pipe to Python");
@@ -28,10 +30,8 @@ struct PythonPeer::Process {
       dup2(down[0], STDIN_FILENO);
       dup2(up[1], STDOUT_FILENO);
       for (const int file : {down[0], down[1], up[0], up[1]}) close(file);
-      // First the system's, for which Debian has a torch; by its full name, so that Python knows
-      // which one it is when it starts others.
-      execl("/usr/bin/python3", "/usr/bin/python3", script.c_str(), static_cast<char*>(nullptr));
-      execlp("python3", "python3", script.c_str(), static_cast<char*>(nullptr));
+      // By its full name, so that Python knows which one it is when it starts others.
+      execl(python.c_str(), python.c_str(), script.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
     close(down[0]);
@@ -55,14 +55,48 @@ struct PythonPeer::Process {
   }
 };
 
+namespace {
+
+// That of `make install-bench-deps`, then the system's, for which Debian has a torch.
+std::vector<std::string> pythons() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  std::string cache = variable("TUTTI_CACHE");
+  if (cache.empty() && !variable("XDG_CACHE_HOME").empty()) {
+    cache = variable("XDG_CACHE_HOME") + "/tutti";
+  }
+  if (cache.empty()) cache = variable("HOME") + "/.cache/tutti";
+  return {cache + "/pytorch-" TORCH_VERSION "/bin/python", "/usr/bin/python3"};
+}
+
+// "2.15" of "2.15.0+cu130"
+std::string major_and_minor(const std::string& version) {
+  return version.substr(0, version.find('.', version.find('.') + 1));
+}
+
+}  // namespace
+
 PythonPeer::PythonPeer(const std::string& script, bool smoke) {
   if (smoke) return;
-  auto process = std::make_shared<Process>(std::string(TUTTI_BENCH_FOLDER "/") + script);
-  if (process->ask("") == "ready\n") {
+  for (const std::string& python : pythons()) {
+    if (access(python.c_str(), X_OK) != 0) continue;
+    auto process = std::make_shared<Process>(python, std::string(TUTTI_BENCH_FOLDER "/") + script);
+    const std::string answer = process->ask("");
+    if (answer.rfind("ready ", 0) != 0) continue;
+    const std::string version = answer.substr(6, answer.find('\n') - 6);
+    if (major_and_minor(version) != major_and_minor(TORCH_VERSION)) {
+      std::printf("peer in Python: %s has PyTorch %s, and this is LibTorch %s\n", python.c_str(),
+                  version.c_str(), TORCH_VERSION);
+      continue;
+    }
+    std::printf("peer in Python: PyTorch %s\n", version.c_str());
     process_ = std::move(process);
-  } else {
-    std::printf("no peer in Python: python3 cannot import torch\n");
+    return;
   }
+  std::printf("no peer in Python: no PyTorch %s was found (make install-bench-deps)\n",
+              TORCH_VERSION);
 }
 
 PythonPeer::~PythonPeer() = default;

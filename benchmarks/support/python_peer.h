@@ -18,8 +18,8 @@ namespace bench {
 /// Outlives the variants it adds. For one thread.
 class PythonPeer {
  public:
-  /// Starts the script. Says so, and has no variants, if python3 has no torch. A smoke run
-  /// starts nothing.
+  /// Starts the script, in a Python whose PyTorch has the version of this LibTorch. Says so, and
+  /// has no variants, if there is none. A smoke run starts nothing.
   PythonPeer(const std::string& script, bool smoke);
   ~PythonPeer();
   PythonPeer(const PythonPeer&) = delete;

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""get_libtorch.py [--pytorch]: fetches LibTorch once into a cache and prints its folder.
+
+LibTorch is the CPU part of the torch wheel of Python's package index, in the version and with the
+checksums of cmake/libtorch/requirements.txt. Any pip can fetch it; Python itself does not need to
+be the one that the wheel was made for. The cache is $TUTTI_CACHE, else $XDG_CACHE_HOME/tutti, else
+~/.cache/tutti.
+
+--pytorch makes a virtual environment there with Python's PyTorch of the same version, which the
+benchmarks compare with, and prints its Python: 6 GB, since PyTorch cannot be imported without its
+CUDA packages.
+
+Exit code 3: the package index could not be reached, or does not have the files.
+"""
+
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+
+PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "cmake" / "libtorch"
+REQUIREMENTS = PACKAGE / "requirements.txt"
+VERSION = re.search(r"^torch==([0-9.]+)", REQUIREMENTS.read_text(), re.MULTILINE).group(1)
+WHEEL_TAGS = ["--python-version=3.11", "--implementation=cp", "--abi=cp311"] + [
+    f"--platform=manylinux{tag}_x86_64" for tag in ("_2_28", "_2_25", "_2_17", "2014")]
+LIBRARIES = {"libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libgfortran.so.5",
+             "libcudart.so.13", "libcupti.so.13"}
+# Nothing in LibTorch's own headers needs these, and they would hide a program's own versions.
+FOREIGN_HEADERS = ("google/", "pybind11/")
+DOWNLOAD_MB = 555
+UNPACKED_MB = 600
+
+
+def fail(text, code=1):
+    print(f"get_libtorch: {text}", file=sys.stderr)
+    sys.exit(code)
+
+
+def say(text):
+    print(f"get_libtorch: {text}", file=sys.stderr, flush=True)
+
+
+def cache_folder():
+    if os.environ.get("TUTTI_CACHE"):
+        return pathlib.Path(os.environ["TUTTI_CACHE"]).absolute()
+    if os.environ.get("XDG_CACHE_HOME"):
+        return pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "tutti"
+    return pathlib.Path.home() / ".cache" / "tutti"
+
+
+def find_pip():
+    """The first Python that has pip: one that is first in the PATH may not see Debian's packages."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        if python and subprocess.run([python, "-m", "pip", "--version"], capture_output=True,
+                                     check=False).returncode == 0:
+            return [python, "-m", "pip"]
+    return fail("Python's pip is missing (Debian: apt-get install python3-pip).")
+
+
+def size_of(folder):
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            pass  # pip has moved it in the meantime
+    return total
+
+
+class Progress:
+    """Says how much has arrived: on one line of a terminal, elsewhere every ten seconds."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._done.set()
+        self._thread.join()
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+
+    def _run(self):
+        terminal = sys.stderr.isatty()
+        start = time.monotonic()
+        while not self._done.wait(0.5 if terminal else 10):
+            megabytes = size_of(self._folder) / 1e6
+            text = (f"get_libtorch: {megabytes:.0f} of {DOWNLOAD_MB} MB, "
+                    f"{megabytes / (time.monotonic() - start):.1f} MB/s")
+            print(("\r" + text) if terminal else text, end="" if terminal else "\n",
+                  file=sys.stderr, flush=True)
+
+
+def download(work):
+    """Fetches the wheels into a folder, with checksums compared by pip, and returns their paths."""
+    temporary = work / "pip"
+    temporary.mkdir()
+    command = find_pip() + [
+        "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-deps",
+        "--only-binary=:all:", "--require-hashes", "--retries=2", "--timeout=20",
+        f"--dest={work / 'wheels'}", f"--requirement={REQUIREMENTS}"] + WHEEL_TAGS
+    with Progress(work):
+        result = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, text=True,
+                                stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if result.returncode != 0:
+        text = (result.stderr or result.stdout).strip()
+        if "DO NOT MATCH THE HASHES" in text:
+            fail(f"the package index gave other files than those of {REQUIREMENTS.name}:\n{text}")
+        if "No space left" in text:
+            fail(f"the disk of {work} is full; {DOWNLOAD_MB + UNPACKED_MB} MB are needed.")
+        unreachable = re.search(r"Retrying|Connection|Temporary failure|timed out", text)
+        reason = "the package index cannot be reached" if unreachable else text.splitlines()[-1:]
+        fail(f"pip could not fetch torch {VERSION}: {reason}.", code=3)
+    return sorted((work / "wheels").glob("*.whl"))
+
+
+def unpack(wheels, folder):
+    """Takes out headers and libraries, and adds a package file for CMake: the wheel's own one asks
+    for a CUDA toolkit."""
+    (folder / "lib").mkdir(parents=True)
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            for entry in archive.infolist():
+                name = entry.filename
+                inside = re.sub(r"^torch/include/", "", name)
+                if inside != name and not name.endswith("/") and not inside.startswith(FOREIGN_HEADERS):
+                    target = folder / "include" / inside
+                elif name.rsplit("/", 1)[-1] in LIBRARIES:
+                    target = folder / "lib" / name.rsplit("/", 1)[-1]
+                else:
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entry) as source, open(target, "wb") as sink:
+                    shutil.copyfileobj(source, sink, 1 << 20)
+    missing = LIBRARIES - {path.name for path in (folder / "lib").iterdir()}
+    if missing or not (folder / "include/torch/csrc/api/include/torch/torch.h").is_file():
+        fail(f"the wheels lack {', '.join(sorted(missing)) or 'headers'}.")
+
+
+def refresh_package_files(folder):
+    """The folder outlives the sources that it was made by, so their package files are compared."""
+    for name in ("TorchConfig.cmake", "TorchConfigVersion.cmake"):
+        text = (PACKAGE / name).read_text().replace("@VERSION@", VERSION)
+        target = folder / "share/cmake/Torch" / name
+        if not target.is_file() or target.read_text() != text:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = target.with_suffix(f".{os.getpid()}")
+            scratch.write_text(text)
+            scratch.replace(target)
+
+
+def fetch(folder):
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        fail(f"there is no pinned LibTorch for {platform.system()} on {platform.machine()}.", code=3)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    say(f"fetching LibTorch {VERSION} ({DOWNLOAD_MB} MB) for {folder}; this happens once.")
+    work = pathlib.Path(tempfile.mkdtemp(prefix="fetch-", dir=folder.parent))
+    try:
+        wheels = download(work)
+        say("unpacking headers and libraries.")
+        unpack(wheels, work / "libtorch")
+        refresh_package_files(work / "libtorch")
+        try:
+            (work / "libtorch").rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def make_environment(folder):
+    if not folder.is_dir():
+        say(f"installing PyTorch {VERSION} into {folder}; this happens once and takes 6 GB.")
+        scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
+        try:
+            run = [sys.executable, "-m", "venv", str(scratch)]
+            subprocess.run(run, check=True, stdout=sys.stderr)
+            subprocess.run([str(scratch / "bin/python"), "-m", "pip", "install", "--no-cache-dir",
+                            "--disable-pip-version-check", f"torch=={VERSION}", "numpy"],
+                           check=True, stdout=sys.stderr)
+            scratch.rename(folder)
+        except subprocess.CalledProcessError as error:
+            fail(f"PyTorch {VERSION} could not be installed: {error}.", code=3)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    print(folder / "bin/python")
+
+
+def main():
+    if sys.argv[1:] not in ([], ["--pytorch"]):
+        print(__doc__.strip())
+        sys.exit(0 if sys.argv[1:] in (["--help"], ["-h"]) else 2)
+    try:
+        if sys.argv[1:]:
+            make_environment(cache_folder() / f"pytorch-{VERSION}")
+            return
+        folder = cache_folder() / f"libtorch-{VERSION}"
+        if not folder.is_dir():
+            fetch(folder)
+        refresh_package_files(folder)
+    except OSError as error:
+        fail(f"{error.filename or cache_folder()}: {error.strerror}.")
+    print(folder)
+
+
+main()
