@@ -308,14 +308,15 @@ int instructions(const std::vector<std::string>& words) {
   const std::string who = value("--instructions", "");
   const std::string name = value("--model", "mlp");
   const int64_t count = std::atoll(value("--steps", "10").c_str());
+  const int replicas = std::atoi(value("--replicas", "1").c_str());
   for (const Model& model : models(false)) {
     if (model.name != name) continue;
     if (who == "plain") return run_steps(Plain(model, model.batch(0)), count);
-    if (who == "tutti") return run_steps(Ours(model, 1), count);
+    if (who == "tutti") return run_steps(Ours(model, replicas), count);
   }
   std::printf(
       "usage: bench_training --instructions plain|tutti [--model one|mlp|cnn|big|many] "
-      "[--steps N]\n");
+      "[--steps N] [--replicas 1|2]\n");
   return 2;
 }
 

@@ -78,6 +78,15 @@ TEST_P(WaitWordModes, PollGivesUpAfterAShortWhile) {
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(5));
 }
 
+TEST(Spin, GoesOnForATenthOfAMillisecondAtLeastAndThenEnds) {
+  const auto begin = Deadline::Clock::now();
+  Spin spin;
+  while (spin.goes_on()) {
+    ASSERT_LT(Deadline::Clock::now() - begin, seconds(5));
+  }
+  EXPECT_GE(Deadline::Clock::now() - begin, std::chrono::microseconds(100));
+}
+
 TEST_P(WaitWordModes, WaitEndsAtTheDeadlineAndNotBefore) {
   WaitWord word;
   const Deadline deadline = Deadline::after(milliseconds(30));

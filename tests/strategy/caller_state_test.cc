@@ -5,9 +5,13 @@
 
 #include "tutti/strategy/internal/caller_state.h"
 
+#include <atomic>
+#include <memory>
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
@@ -192,6 +196,43 @@ TEST(CallerState, EveryThreadIsAsBeforeAfterAFailedMeeting) {
                Error);
   EXPECT_EQ(ThreadState(), before);
   expect_on_all(strategy, before);
+}
+
+// ---- what is not ordinary: a profiler that watches a thread
+// ---------------------------------------
+
+std::atomic<int> operators_seen = 0;
+
+at::RecordFunctionCallback watcher() {
+  return at::RecordFunctionCallback([](const at::RecordFunction&) {
+           ++operators_seen;
+           return std::unique_ptr<at::ObserverContext>();
+         })
+      .scopes({at::RecordScope::FUNCTION});
+}
+
+int operators_seen_in(const Strategy& strategy) {
+  operators_seen = 0;
+  strategy.run([] { at::ones({2}).add_(1); });
+  return operators_seen.exchange(0);
+}
+
+TEST(CallerState, AProfilerOfTheCallerWatchesEveryReplica) {
+  const MirroredStrategy strategy(cpus(3));
+  const OneDeviceStrategy one("CPU:0");
+  EXPECT_EQ(operators_seen_in(strategy), 0);
+  const at::CallbackHandle handle = at::addThreadLocalCallback(watcher());
+  const int of_one = operators_seen_in(one);
+  EXPECT_GT(of_one, 0);
+  EXPECT_EQ(operators_seen_in(strategy), 3 * of_one);
+  at::removeCallback(handle);
+  EXPECT_EQ(operators_seen_in(strategy), 0) << "it is gone on every thread";
+}
+
+TEST(CallerState, AProfilerThatAFunctionLeavesBehindIsGone) {
+  const MirroredStrategy strategy(cpus(3));
+  strategy.run([] { at::addThreadLocalCallback(watcher()); });
+  EXPECT_EQ(operators_seen_in(strategy), 0);
 }
 
 TEST(CallerState, LibTorchUsesTheThreadsOfAReplica) {

@@ -356,4 +356,73 @@ TEST(LossShapes, GradientsOfGradientsGoThroughTheAverage) {
   }
 }
 
+// ---- losses that are handed over
+// ------------------------------------------------------------------
+
+at::Tensor losses_of(const at::Tensor& scores) {
+  const at::Tensor classes = at::arange(scores.size(0)).remainder(scores.size(1));
+  return at::cross_entropy_loss(scores, classes, {}, at::Reduction::None);
+}
+
+at::Tensor some_scores() { return test::random_tensor({5, 3}, at::kDouble, 1).requires_grad_(); }
+
+// The gradient of the plain mean.
+at::Tensor mean_gradient() {
+  const at::Tensor scores = some_scores();
+  losses_of(scores).mean().backward();
+  return scores.grad();
+}
+
+TEST(LossesThatAreHandedOver, SaveBackwardANode) {
+  const at::Tensor scores = some_scores();
+  const at::Tensor average = average_loss(losses_of(scores));
+  EXPECT_EQ(average.grad_fn()->name(), "AverageLossBackward of NllLossBackward0");
+  average.backward();
+  EXPECT_TRUE(at::allclose(scores.grad(), mean_gradient(), 1e-12, 1e-15));
+}
+
+TEST(LossesThatAreHandedOver, AreFreedByBackwardLikeAnyGraph) {
+  const at::Tensor scores = some_scores();
+  const at::Tensor average = average_loss(losses_of(scores));
+  average.backward({}, /*retain_graph=*/true);
+  average.backward();
+  EXPECT_TRUE(at::allclose(scores.grad(), 2 * mean_gradient(), 1e-12, 1e-15));
+  EXPECT_THROW(average.backward(), c10::Error) << "a third time";
+}
+
+TEST(LossesThatAreKept, CanBeAskedForTheirGradientAndHaveHooks) {
+  const at::Tensor scores = some_scores();
+  const at::Tensor losses = losses_of(scores);
+  const at::Tensor average = average_loss(losses);
+  EXPECT_EQ(average.grad_fn()->name(), "AverageLossBackward");
+  const at::Tensor of_losses = torch::autograd::grad({average}, {losses}, {}, true)[0];
+  EXPECT_TRUE(at::equal(of_losses, at::full({5}, 0.2, at::kDouble)));
+  int calls = 0;
+  losses.register_hook([&](const at::Tensor& gradient) {
+    ++calls;
+    return gradient * 3;
+  });
+  losses.retain_grad();
+  average.backward();
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(losses.grad().defined());
+  EXPECT_TRUE(at::allclose(scores.grad(), 3 * mean_gradient(), 1e-12, 1e-15));
+}
+
+TEST(LossesThatAreKept, AreThoseThatAnotherLossUsesToo) {
+  const at::Tensor scores = some_scores();
+  at::Tensor losses = losses_of(scores);
+  const at::Tensor twice = losses.mul(2).mean();
+  (average_loss(std::move(losses)) + twice).backward();
+  EXPECT_TRUE(at::allclose(scores.grad(), 3 * mean_gradient(), 1e-12, 1e-15));
+}
+
+TEST(LossesThatAreKept, AreThoseWithHooks) {
+  const at::Tensor scores = some_scores();
+  at::Tensor losses = losses_of(scores);
+  losses.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
+  average_loss(std::move(losses)).backward();
+  EXPECT_TRUE(at::allclose(scores.grad(), 3 * mean_gradient(), 1e-12, 1e-15));
+}
+
 }  // namespace tutti::loss_test

@@ -4,20 +4,22 @@
 
 #include <linux/futex.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <climits>
+#include <utility>
 
 namespace tutti {
 namespace {
 
-// Long enough to bridge the gap between two steps of a tight loop, and the time by which
-// one replica is later than another; parking and waking costs about as much. A pause is 5
-// to 50 ns, so the time is looked at now and then.
+// The first bridges the gap between two steps of a tight loop; parking and waking costs about as
+// much. The second bridges the time by which one replica may be later than another. A pause is 5 to
+// 50 ns, so the time is looked at now and then.
 constexpr std::chrono::microseconds kSpinTime{100};
+constexpr std::chrono::microseconds kLongestSpin{1000};
 constexpr int kSpinsBetweenLooks = 64;
 constexpr int kYields = 30;
 
@@ -28,7 +30,29 @@ long futex(const std::atomic<uint32_t>* word, int operation, uint32_t value,
                  value, timeout, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
+// Whether another thread was given this thread's core since this was last asked. A busy machine
+// does so every few milliseconds.
+bool core_is_wanted() {
+  static thread_local long seen = -1;
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return std::exchange(seen, usage.ru_nivcsw) != usage.ru_nivcsw;
+}
+
 }  // namespace
+
+bool Spin::goes_on() {
+  const Clock::time_point now = Clock::now();
+  if (end_ == Clock::time_point()) {
+    end_ = now + kLongestSpin;
+  } else if (now < next_look_) {
+    return true;
+  } else if (now >= end_ || core_is_wanted()) {
+    return false;
+  }
+  next_look_ = now + kSpinTime;
+  return true;
+}
 
 void WaitWord::bump(uint32_t delta) {
   value_.fetch_add(delta, std::memory_order_seq_cst);
@@ -50,16 +74,13 @@ void WaitWord::wake() const {
 
 bool WaitWord::poll(uint32_t seen, WaitMode mode) const {
   if (mode == WaitMode::kSpin) {
-    std::chrono::steady_clock::time_point end;
-    for (int round = 0;; ++round) {
+    Spin spin;
+    do {
       for (int i = 0; i < kSpinsBetweenLooks; ++i) {
         if (load() != seen) return true;
         pause_briefly();
       }
-      const auto now = std::chrono::steady_clock::now();
-      if (round == 0) end = now + kSpinTime;
-      if (now >= end) return false;
-    }
+    } while (spin.goes_on());
   } else {
     for (int i = 0; i < kYields; ++i) {
       if (load() != seen) return true;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "tutti/base/deadline.h"
@@ -17,7 +18,7 @@ namespace tutti {
 
 /// How a wait begins, before it sleeps in the kernel.
 enum class WaitMode {
-  kSpin,   ///< Poll for about 100 us: every party has a core of its own.
+  kSpin,   ///< Poll as long as a Spin goes on: every party has a core of its own.
   kYield,  ///< Offer the core to others a few times: more parties than cores.
 };
 
@@ -29,6 +30,21 @@ inline void pause_briefly() {
   asm volatile("yield");
 #endif
 }
+
+/// How long a loop polls before it sleeps: 100 us, and up to 1 ms as long as nobody else wants the
+/// core. A sleeper takes some 50 us to wake up, and makes those late that wait for it in turn; but
+/// a core that others want is not to be wasted.
+class Spin {
+ public:
+  /// Whether to go on. Reads the clock: to be asked after some dozens of polls.
+  bool goes_on();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point next_look_;
+  Clock::time_point end_;
+};
 
 /// Thread-safe. Everything written before bump() is visible after a wait that
 /// the bump ended.

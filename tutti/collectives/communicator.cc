@@ -16,8 +16,6 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-// As WaitWord: long enough to bridge the gap between two steps of ranks that run side by side.
-constexpr std::chrono::microseconds kSpinTime{100};
 constexpr int kYields = 50;
 constexpr int kPauses = 64;  // between two looks at the clock
 // How long a sleep lasts before the other ranks are looked at: they may have given up, or have made
@@ -190,15 +188,13 @@ bool Transfer::wait_until(const Deadline& until) {
   if (done_) return true;
   const bool spin = communicator_.group().options().wait_mode == WaitMode::kSpin;
   int missing = 0;
-  Clock::time_point spin_end;
+  Spin spinning;
   for (int round = 0;; ++round) {
     if (poll(&missing)) return true;
     if (!spin && round < kYields) {
       sched_yield();
-    } else if (spin && round < kPauses) {
-      if (round == kPauses - 1) spin_end = Clock::now() + kSpinTime;
-    } else if (spin && (round % kPauses != 0 || Clock::now() < spin_end)) {
-      pause_briefly();
+    } else if (spin && (round % kPauses != kPauses - 1 || spinning.goes_on())) {
+      if (round >= kPauses) pause_briefly();
     } else {
       break;
     }

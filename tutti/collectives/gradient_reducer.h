@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums the gradients of all replicas, bucket by bucket, while backward still runs. Hooks say
-// which buckets a replica has filled; whoever comes by reduces what all have filled. An
-// optimizer owns one; CrossDeviceOps::make_gradient_reducer() makes it.
+// Sums the gradients of all replicas, bucket by bucket. Hooks say which buckets a replica has
+// filled, so that a reducer may begin while backward still runs. An optimizer owns one;
+// CrossDeviceOps::make_gradient_reducer() makes it.
 
 #pragma once
 
@@ -59,7 +59,7 @@ class GradientReducer {
   /// Whether ready() takes a place.
   virtual bool sums_in_place() const { return false; }
 
-  /// Reduces what all replicas have filled, if anything. Never waits.
+  /// May reduce what all replicas have filled, or move on what is under way. Never waits.
   virtual void help(size_t replica) = 0;
 
   /// Reduces what is left and hands every chunk to `reduced` once, on one of the replicas;

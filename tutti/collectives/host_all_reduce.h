@@ -18,7 +18,7 @@ class HostAllReduce final : public CrossDeviceOps {
  public:
   using CrossDeviceOps::CrossDeviceOps;
 
-  /// Buckets in host memory are reduced while backward runs.
+  /// Buckets in host memory are reduced by the threads of the replicas.
   std::unique_ptr<GradientReducer> make_gradient_reducer(
       std::vector<GradientBucket> buckets, const CommunicationOptions& options) override;
 

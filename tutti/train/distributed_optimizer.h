@@ -124,10 +124,9 @@ class DistributedOptimizer {
   /// tutti::average_loss() for steps of several backward passes: the average over all examples
   /// since the last step(), whatever the sizes of the batches. Call it once for each backward, and
   /// do not mix it with tutti::average_loss() in one step.
-  at::Tensor average_loss(const at::Tensor& per_example,
-                          const std::optional<at::Tensor>& weights = {},
+  at::Tensor average_loss(at::Tensor per_example, const std::optional<at::Tensor>& weights = {},
                           CallSite site = CallSite::current()) {
-    return core_->average_loss(per_example, weights, site);
+    return core_->average_loss(std::move(per_example), weights, site);
   }
 
   /// The optimizer of the first replica: its groups hold the options that count, so a scheduler of

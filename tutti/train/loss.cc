@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/div.h>
@@ -57,9 +58,10 @@ void check_not_reduced(const char* function, const at::Tensor& per_example, bool
                  "without dimensions beside it."));
 }
 
-at::Tensor in_full_precision(const at::Tensor& loss) {
+at::Tensor in_full_precision(at::Tensor loss) {
   const at::ScalarType type = loss.scalar_type();
-  return type == at::kHalf || type == at::kBFloat16 ? loss.to(at::kFloat) : loss;
+  if (type == at::kHalf || type == at::kBFloat16) return loss.to(at::kFloat);
+  return loss;
 }
 
 // The sum in float64; refuses what cannot be a weight.
@@ -89,31 +91,64 @@ at::Tensor weighted_sum(const at::Tensor& loss, const std::optional<at::Tensor>&
   return weights ? at::mul(loss, weights->to(loss.options())).sum() : loss.sum();
 }
 
-// Without weight the loss is 0 even if an example's is not finite; it stays in the graph.
 // The gradient of a sum over rows of one CPU tensor: the same number for each. As a node of its own
 // it costs a fraction of what a sum and a division cost in small models.
+//
+// Autograd spends microseconds on every node, whatever it does. If nobody else can see the losses,
+// this node takes the place of the one that made them, and runs that itself.
 class AverageBackward final : public torch::autograd::Node {
  public:
-  AverageBackward(const at::Tensor& per_example, double total)
-      : Node(torch::autograd::collect_next_edges(per_example)),
+  AverageBackward(const at::Tensor& per_example, double total, internal::NodeHandle inner,
+                  uint32_t input)
+      : Node(inner != nullptr ? inner->next_edges()
+                              : torch::autograd::collect_next_edges(per_example)),
         sizes_(per_example.sizes().vec()),
         options_(per_example.options()),
-        total_(total) {}
+        total_(total),
+        inner_(std::move(inner)),
+        input_(input) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const bool runs_inner = inner_ != nullptr;
     const at::Tensor& gradient = gradients[0];
-    if (!gradient.defined() || !should_compute_output(0)) return {at::Tensor()};
-    if (c10::GradMode::is_enabled()) return {at::div(gradient, total_).expand(sizes_)};
-    return {at::full(sizes_, gradient.item<double>() / total_, options_)};
+    torch::autograd::variable_list found(runs_inner ? inner_->num_inputs() : 1);
+    if (gradient.defined() && (runs_inner || should_compute_output(0))) {
+      found[input_] = c10::GradMode::is_enabled()
+                          ? at::div(gradient, total_).expand(sizes_)
+                          : at::full(sizes_, gradient.item<double>() / total_, options_);
+    }
+    return runs_inner ? (*inner_)(std::move(found)) : found;
   }
 
-  std::string name() const override { return "AverageLossBackward"; }
+  void release_variables() override {
+    if (inner_ != nullptr) inner_->release_variables();
+  }
+  void will_release_variables() {  // overrides it in LibTorch 2
+    if (inner_ != nullptr) internal::announce_release(*inner_);
+  }
+
+  std::string name() const override {
+    return inner_ == nullptr ? "AverageLossBackward" : "AverageLossBackward of " + inner_->name();
+  }
 
  private:
   std::vector<int64_t> sizes_;
   at::TensorOptions options_;
   double total_;
+  internal::NodeHandle inner_;
+  uint32_t input_;
 };
+
+// The node that made the losses if it belongs to this tensor alone, and the tensor to the caller:
+// then nobody can ask for the gradient of the losses or add a hook to them.
+internal::NodeHandle take_node(const at::Tensor& loss) {
+  if (loss.use_count() != 1 || loss.is_leaf() || loss.is_view()) return {};
+  internal::NodeHandle node = loss.grad_fn();
+  const bool has_hooks = !node->pre_hooks().empty() || !node->post_hooks().empty() ||
+                         internal::has_tensor_hooks(*node);
+  const bool is_own = node.use_count() == 2;  // with this handle
+  return is_own && !has_hooks ? node : internal::NodeHandle();
+}
 
 constexpr int64_t kFewElements = 4096;
 
@@ -128,7 +163,8 @@ double sum_of(const at::Tensor& loss) {
   return std::accumulate(data, data + loss.numel(), 0.0);
 }
 
-at::Tensor average_of_few(const at::Tensor& loss, double total) {
+// Gives up its losses.
+at::Tensor average_of_few(at::Tensor loss, double total) {
   const double sum = loss.scalar_type() == at::kFloat ? sum_of<float>(loss) : sum_of<double>(loss);
   at::Tensor average;
   {
@@ -136,23 +172,25 @@ at::Tensor average_of_few(const at::Tensor& loss, double total) {
     average = at::full({}, sum / total, loss.options().requires_grad(false));
   }
   if (c10::GradMode::is_enabled() && loss.requires_grad()) {
-    torch::autograd::create_gradient_edge(average,
-                                          internal::make_node<AverageBackward>(loss, total));
+    internal::NodeHandle inner = take_node(loss);
+    const auto input = static_cast<uint32_t>(loss.output_nr());
+    torch::autograd::create_gradient_edge(
+        average, internal::make_node<AverageBackward>(loss, total, std::move(inner), input));
   }
   return average;
 }
 
-at::Tensor divided(const at::Tensor& per_example, const std::optional<at::Tensor>& weights,
-                   double total) {
-  const at::Tensor loss = in_full_precision(per_example);
+// Without weight the loss is 0 even if an example's is not finite; it stays in the graph.
+at::Tensor divided(at::Tensor per_example, const std::optional<at::Tensor>& weights, double total) {
+  at::Tensor loss = in_full_precision(std::move(per_example));
   if (total == 0) return loss.reshape({-1}).slice(0, 0, 0).sum();
-  if (!weights && is_few_on_host(loss)) return average_of_few(loss, total);
+  if (!weights && is_few_on_host(loss)) return average_of_few(std::move(loss), total);
   return at::div(weighted_sum(loss, weights), total);
 }
 
 }  // namespace
 
-at::Tensor average_loss(const at::Tensor& per_example, const std::optional<at::Tensor>& weights,
+at::Tensor average_loss(at::Tensor per_example, const std::optional<at::Tensor>& weights,
                         CallSite site) {
   constexpr const char* kFunction = "average_loss";
   ReplicaContext& context = replica(kFunction, site);
@@ -163,10 +201,10 @@ at::Tensor average_loss(const at::Tensor& per_example, const std::optional<at::T
     fitting = internal::broadcast_weights(kFunction, *weights, "the loss", per_example);
     mine = sum_of_weights(kFunction, context, *fitting);
   }
-  return divided(per_example, fitting, add_weights(kFunction, context, mine, site));
+  return divided(std::move(per_example), fitting, add_weights(kFunction, context, mine, site));
 }
 
-at::Tensor average_loss_over(const at::Tensor& per_example, double total_weight,
+at::Tensor average_loss_over(at::Tensor per_example, double total_weight,
                              const std::optional<at::Tensor>& weights) {
   constexpr const char* kFunction = "average_loss_over";
   const ReplicaContext& context = replica(kFunction);
@@ -181,7 +219,7 @@ at::Tensor average_loss_over(const at::Tensor& per_example, double total_weight,
     fitting = internal::broadcast_weights(kFunction, *weights, "the loss", per_example);
     sum_of_weights(kFunction, context, *fitting);
   }
-  return divided(per_example, fitting, total_weight);
+  return divided(std::move(per_example), fitting, total_weight);
 }
 
 double global_weight(const at::Tensor& weights, CallSite site) {

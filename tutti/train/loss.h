@@ -32,14 +32,17 @@ namespace tutti {
 /// `weights` are numbers or truth values that broadcast to the shape of per_example; they are
 /// constants, without a gradient. Negative and non-finite ones are kInvalidArgument. If all
 /// weights of all replicas are 0, the loss and its gradient are 0.
-at::Tensor average_loss(const at::Tensor& per_example,
+///
+/// Losses that nothing else refers to, as in average_loss(cross_entropy(...)), are handed over,
+/// which saves backward a node; those that you keep work as well.
+at::Tensor average_loss(at::Tensor per_example,
                         const std::optional<at::Tensor>& weights = std::nullopt,
                         CallSite site = CallSite::current());
 
 /// The same for a total weight that is known: nothing is communicated. For steps that
 /// accumulate the gradients of several batches it is that of all of them. 0 gives a loss of
 /// 0; a negative or non-finite total is kInvalidArgument.
-at::Tensor average_loss_over(const at::Tensor& per_example, double total_weight,
+at::Tensor average_loss_over(at::Tensor per_example, double total_weight,
                              const std::optional<at::Tensor>& weights = std::nullopt);
 
 /// The sum over all replicas of their weights, or of a count of theirs, in float64: what

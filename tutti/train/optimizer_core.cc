@@ -473,7 +473,7 @@ void OptimizerCore::update_share(size_t replica) {
 
 // ---- losses ------------------------------------------------------------------------------------
 
-at::Tensor OptimizerCore::average_loss(const at::Tensor& per_example,
+at::Tensor OptimizerCore::average_loss(at::Tensor per_example,
                                        const std::optional<at::Tensor>& weights, CallSite site) {
   const char* const function = "DistributedOptimizer::average_loss";
   const size_t replica = enter(function, site);
@@ -489,7 +489,7 @@ at::Tensor OptimizerCore::average_loss(const at::Tensor& per_example,
   me.total_weight += weight;
   // The gradient is that of the sum over a weight that is the same in all batches of the step,
   // which step() corrects; the value is the average of this batch.
-  at::Tensor loss = average_loss_over(per_example, me.reference_weight, weights);
+  at::Tensor loss = average_loss_over(std::move(per_example), me.reference_weight, weights);
   if (weight == me.reference_weight || weight == 0) return loss;
   const at::Tensor detached = loss.detach();
   return loss.add(detached.mul(me.reference_weight / weight - 1));

@@ -69,7 +69,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   [[nodiscard]] std::shared_ptr<void> no_sync(CallSite site);
 
   /// average_loss() over all batches up to the next step().
-  at::Tensor average_loss(const at::Tensor& per_example, const std::optional<at::Tensor>& weights,
+  at::Tensor average_loss(at::Tensor per_example, const std::optional<at::Tensor>& weights,
                           CallSite site);
 
   const ReplicatedModules& modules() const { return *modules_; }

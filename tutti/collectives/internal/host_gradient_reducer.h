@@ -6,43 +6,31 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "tutti/collectives/gradient_reducer.h"
 
 namespace tutti::internal {
 
-/// See GradientReducer. Chunks of a bucket are claimed in order; those that were claimed by
-/// help() are reduced before their replica comes to finish(), so that there the claims say which
-/// chunks are left.
+/// See GradientReducer. All is summed in finish(), where the replicas share the chunks and update
+/// the parameters of each while it is in the cache. Nothing is gained by summing during backward:
+/// no core is idle then, the gradients are fetched twice, and the replica that is late, the only
+/// one that finds buckets filled by all, falls back further.
 class HostGradientReducer final : public GradientReducer {
  public:
   explicit HostGradientReducer(std::vector<GradientBucket> buckets);
 
   void ready(size_t replica, size_t bucket, void* place) override;
   bool sums_in_place() const override { return true; }
-  void help(size_t replica) override;
+  void help(size_t) override {}
   [[nodiscard]] bool finish(size_t replica, ChunkFn reduced) override;
   void reset() override;
 
  private:
-  struct alignas(64) Bucket {
-    std::atomic<size_t> filled{0};   // by how many replicas
-    std::atomic<size_t> claimed{0};  // chunks, by help()
-    std::vector<void*> places;       // of each replica
-  };
-  struct alignas(64) Cursor {
-    size_t seen = 0;  // buckets of ready_ that have no chunk left for this replica
-  };
-
-  void reduce(const GradientChunk& chunk);
+  void reduce(const GradientChunk& chunk) const;
 
   const size_t replicas_;
-  std::vector<Bucket> states_;
-  std::vector<Cursor> cursors_;
-  std::vector<std::atomic<size_t>> ready_;  // bucket + 1, in the order they became ready
-  alignas(64) std::atomic<size_t> num_ready_{0};
+  std::vector<std::vector<void*>> places_;  // of each bucket, of each replica
   alignas(64) std::atomic<size_t> next_chunk_{0};
   std::atomic<size_t> finished_{0};
 };

@@ -2,7 +2,12 @@
 
 #include "tutti/strategy/internal/caller_state.h"
 
+#include <ATen/FuncTorchTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/version.h>
 
 // The functions for one device type were replaced by general ones in 2.4.
@@ -47,16 +52,76 @@ void AutocastState::apply() const {
   at::autocast::set_autocast_cache_enabled(cache_enabled);
 }
 
+std::optional<OrdinaryState> OrdinaryState::of_this_thread() {
+  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  const at::RecordFunctionTLS& profilers = at::get_record_function_tls_();
+  const auto& saved_tensors = at::SavedTensorDefaultHooks::get_tls_state();
+  constexpr c10::DispatchKeySet kSpecial({c10::DispatchKey::Python,
+                                          c10::DispatchKey::PythonTLSSnapshot,
+                                          c10::DispatchKey::Functionalize});
+  if (keys.included_.has_any(kSpecial) || !profilers.sorted_tls_callbacks_.empty() ||
+      !profilers.tls_record_function_enabled_ || !saved_tensors.stack.empty() ||
+      saved_tensors.disabled_error_message.has_value() ||
+      at::functorch::functorchTLSAccessor() != nullptr ||
+      c10::ThreadLocalDebugInfo::current() != nullptr) {
+    return std::nullopt;
+  }
+  return OrdinaryState{keys, c10::AutogradState::get_tls_state()};
+}
+
+void OrdinaryState::apply() const {
+  c10::impl::_force_tls_local_dispatch_key_set(keys);
+  c10::AutogradState::set_tls_state(autograd);
+}
+
+namespace {
+
+// The whole state of an ordinary thread, to clean another one with. The first call must come from
+// such a thread.
+const at::ThreadLocalState& ordinary_thread() {
+  static const auto* const state = new at::ThreadLocalState;
+  return *state;
+}
+
+}  // namespace
+
+CallerState::CallerState()
+    : ordinary_(OrdinaryState::of_this_thread()), autocast_(AutocastState::of_this_thread()) {
+  if (ordinary_) {
+    ordinary_thread();
+  } else {
+    whole_.emplace();
+  }
+}
+
 CallerState::Scope::Scope(const CallerState& state)
-    : previous_(AutocastState::of_this_thread()), guard_(state.state_) {
-  if (!(previous_ == state.autocast_)) state.autocast_.apply();
+    : previous_autocast_(AutocastState::of_this_thread()),
+      previous_(OrdinaryState::of_this_thread()) {
+  if (previous_ && state.ordinary_) {
+    state.ordinary_->apply();
+  } else {
+    previous_.reset();
+    if (state.whole_) {
+      guard_.emplace(*state.whole_);
+    } else {
+      guard_.emplace(ordinary_thread());
+      state.ordinary_->apply();
+    }
+  }
+  if (!(previous_autocast_ == state.autocast_)) state.autocast_.apply();
 }
 
 CallerState::Scope::~Scope() {
   // Casts of weights are cached by thread; the next step has other weights, and
   // the caller's own autocast scope clears only the cache of its thread.
   if (autocast_is_on()) at::autocast::clear_cache();
-  if (!(AutocastState::of_this_thread() == previous_)) previous_.apply();
+  if (previous_) {
+    if (!OrdinaryState::of_this_thread()) {
+      at::ThreadLocalState::setThreadLocalState(ordinary_thread());
+    }
+    previous_->apply();
+  }
+  if (!(AutocastState::of_this_thread() == previous_autocast_)) previous_autocast_.apply();
 }
 
 }  // namespace tutti::internal

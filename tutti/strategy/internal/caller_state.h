@@ -6,8 +6,12 @@
 
 #pragma once
 
+#include <optional>
+
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace tutti::internal {
 
@@ -23,10 +27,22 @@ struct AutocastState {
   bool operator==(const AutocastState&) const = default;
 };
 
-/// A snapshot of the thread that makes it.
+/// What grad mode, inference mode and autocast are made of: all of the state of a thread that does
+/// nothing special.
+struct OrdinaryState {
+  c10::impl::LocalDispatchKeySet keys;
+  c10::AutogradState autograd;
+
+  /// None if the thread has more than that: a profiler, hooks on saved tensors, torch.func.
+  static std::optional<OrdinaryState> of_this_thread();
+  void apply() const;
+};
+
+/// A snapshot of the thread that makes it. The whole state takes microseconds to set, so that
+/// threads on both sides that are ordinary get no more than they need.
 class CallerState {
  public:
-  CallerState() : autocast_(AutocastState::of_this_thread()) {}
+  CallerState();
 
   /// Applies the snapshot for the life of the object, then restores what was there.
   class Scope {
@@ -38,12 +54,14 @@ class CallerState {
     Scope& operator=(const Scope&) = delete;
 
    private:
-    AutocastState previous_;
-    at::ThreadLocalStateGuard guard_;
+    AutocastState previous_autocast_;
+    std::optional<OrdinaryState> previous_;
+    std::optional<at::ThreadLocalStateGuard> guard_;  // if there is no previous_
   };
 
  private:
-  at::ThreadLocalState state_;
+  std::optional<OrdinaryState> ordinary_;
+  std::optional<at::ThreadLocalState> whole_;  // if it is not ordinary
   AutocastState autocast_;
 };
 

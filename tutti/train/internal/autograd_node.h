@@ -28,4 +28,21 @@ NodeHandle make_node(Args&&... args) {
   }
 }
 
+/// Says ahead that release_variables() follows, if this LibTorch wants to be told.
+template <class Node>
+void announce_release(Node& node) {
+  if constexpr (requires { node.will_release_variables(); }) node.will_release_variables();
+}
+
+/// Whether there are hooks on the tensors that the node made. LibTorch before 2.0 keeps them among
+/// the pre_hooks() of the node.
+template <class Node>
+bool has_tensor_hooks(Node& node) {
+  if constexpr (requires { node.tensor_pre_hooks(); }) {
+    return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty();
+  } else {
+    return false;
+  }
+}
+
 }  // namespace tutti::internal
