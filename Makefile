@@ -11,12 +11,20 @@ MAKEFLAGS += --no-print-directory
 
 TOPIC ?=
 TORCH ?=
-BUILD ?= build
 export TORCH
 
+# Only from the command line: others set variables of this name for purposes of their own.
+ifneq ($(origin BUILD),command line)
+BUILD := build
+endif
+
 # Only OpenBLAS, which Debian's LibTorch uses, reads it: it does not know current CPUs by itself.
-OPENBLAS_CORETYPE ?= $(shell tools/openblas_core.sh)
-export OPENBLAS_CORETYPE
+ifndef OPENBLAS_CORETYPE
+openblas_core := $(shell tools/openblas_core.sh)
+ifneq ($(openblas_core),)
+export OPENBLAS_CORETYPE := $(openblas_core)
+endif
+endif
 
 # Another LibTorch gets its own build trees, since CMake remembers where it found the first one.
 torch_folder := $(if $(filter-out debian,$(TORCH)),$(shell realpath -m '$(TORCH)'))
@@ -138,13 +146,13 @@ install-fuzz-deps:
 ## clean: remove all build trees
 .PHONY: clean
 clean:
-	rm -rf $(BUILD)
+	rm -rf '$(BUILD)'
 
 # After the first time Ninja itself sees when CMake has to run again.
 $(BUILD)/%/build.ninja: CMakePresets.json | install-deps
 	$(call say,Configuring: $(BUILD)/$*)
 	@mkdir -p $(BUILD)
-	@cmake --preset $(firstword $(subst -, ,$*)) -B $(BUILD)/$* -DTUTTI_TORCH=$(or $(torch_folder),$(TORCH)) \
+	@cmake --preset $(firstword $(subst -, ,$*)) -B $(BUILD)/$* "-DTUTTI_TORCH=$(or $(torch_folder),$(TORCH))" \
 	  > $(BUILD)/$*.log 2>&1 || { cat $(BUILD)/$*.log; exit 1; }
 	@sed -n 's/^-- \(LibTorch .*\)/   \1/p' $(BUILD)/$*.log
 	@touch $@

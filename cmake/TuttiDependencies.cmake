@@ -12,21 +12,28 @@ find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(TuttiGrpc REQUIRED)
 
-# Where `make install-deps` puts LibTorch; tools/get_libtorch.py has the same rule.
-if(NOT "$ENV{TUTTI_CACHE}" STREQUAL "")
-  set(fetched "$ENV{TUTTI_CACHE}")
-elseif(NOT "$ENV{XDG_CACHE_HOME}" STREQUAL "")
-  set(fetched "$ENV{XDG_CACHE_HOME}/tutti")
-else()
-  set(fetched "$ENV{HOME}/.cache/tutti")
+# The pinned LibTorch, if it was fetched.
+set(fetched "")
+if(TUTTI_TORCH STREQUAL "")
+  execute_process(COMMAND "${CMAKE_CURRENT_LIST_DIR}/../tools/get_libtorch.py" --cached
+    OUTPUT_VARIABLE fetched OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
-file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/libtorch/requirements.txt" pinned REGEX "^torch==")
-string(REGEX REPLACE "^torch==([0-9.]+).*" "libtorch-\\1" pinned "${pinned}")
+
+# CMake remembers what it has found. A build tree that is to have another LibTorch looks again.
+set(wanted "${TUTTI_TORCH}|${fetched}")
+if(DEFINED Torch_DIR AND NOT "${TUTTI_TORCH_LOOKED_FOR}" STREQUAL wanted)
+  message(STATUS "LibTorch is looked for again, instead of that in ${Torch_DIR}")
+  foreach(name Torch_DIR Caffe2_DIR TORCH_LIBRARY C10_LIBRARY C10_CUDA_LIBRARY kineto_LIBRARY)
+    unset(${name} CACHE)
+  endforeach()
+endif()
+set(TUTTI_TORCH_LOOKED_FOR "${wanted}" CACHE INTERNAL "")
 
 if(TUTTI_TORCH STREQUAL "")
-  find_package(Torch QUIET HINTS "${fetched}/${pinned}")
+  find_package(Torch QUIET HINTS "${fetched}")
 elseif(TUTTI_TORCH STREQUAL "debian")
-  find_package(Torch QUIET)
+  find_package(Torch QUIET
+    NO_PACKAGE_ROOT_PATH NO_CMAKE_PATH NO_CMAKE_ENVIRONMENT_PATH NO_CMAKE_PACKAGE_REGISTRY)
 else()
   find_package(Torch QUIET PATHS "${TUTTI_TORCH}" NO_DEFAULT_PATH)
 endif()

@@ -35,18 +35,9 @@ function(tutti_test_setup name label seconds)
     LABELS ${label} TIMEOUT ${timeout} ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 endfunction()
 
-# Tests are optimised less than the library, which keeps the flags of the preset. With sanitizers,
-# optimising a test takes longer than running it as it is. Two checks of every access through a
-# pointer cost the most and are for the library only: a null pointer stops a test without them.
+# Tests are not optimised: compiling them would take longer than running them as they are.
 function(tutti_test_flags target)
-  if(TUTTI_SANITIZE)
-    target_compile_options(${target} PRIVATE -O0 -g0)
-  else()
-    target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1 -g0>)
-  endif()
-  if(TUTTI_SANITIZE MATCHES "undefined")
-    target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment)
-  endif()
+  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0 -g0> $<$<BOOL:${TUTTI_SANITIZE}>:-g0>)
 endfunction()
 
 # For targets that have the flags of tests. Reading the headers takes 12 seconds of each source, and
@@ -69,15 +60,17 @@ function(tutti_torch_headers target)
 endfunction()
 
 # tutti_tests(<name> FILES <globs>... [BATCHES <number>] [LABEL <label>] [TIMEOUT <seconds>] [LAYERS <folders>...]
+#             [SANITIZERS_WITHOUT <filters>...] [SANITIZERS_WITHOUT_FILES <globs>...]
 #             [TSAN_WITHOUT <filters>...] [TSAN_WITHOUT_FILES <globs>...])
 #
 # LAYERS are all that the tests link, in place of the whole library: tests of what needs no LibTorch.
 # A program that links LibTorch takes more than half a second to start, so an executable is one
-# ctest entry. The thread sanitizer leaves out what has nothing to show it: cases with one thread.
+# ctest entry. Sanitizers leave out tests of many processes and of whole models, and the thread
+# sanitizer what has nothing to show it: cases with one thread.
 # In unity mode the files are compiled in so many batches: every batch reads the headers, but a large
 # one needs memory and may keep the other cores waiting.
 function(tutti_tests name)
-  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT" "FILES;LAYERS;TSAN_WITHOUT;TSAN_WITHOUT_FILES" ${ARGN})
+  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT" "FILES;LAYERS;SANITIZERS_WITHOUT;SANITIZERS_WITHOUT_FILES;TSAN_WITHOUT;TSAN_WITHOUT_FILES" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
@@ -88,9 +81,19 @@ function(tutti_tests name)
     set(arg_TIMEOUT 120)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${arg_FILES})
-  if(TUTTI_SANITIZE STREQUAL "thread" AND arg_TSAN_WITHOUT_FILES)
-    file(GLOB without CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${arg_TSAN_WITHOUT_FILES})
-    list(REMOVE_ITEM sources ${without})
+  set(without_files "")
+  set(without "")
+  if(TUTTI_SANITIZE)
+    list(APPEND without_files ${arg_SANITIZERS_WITHOUT_FILES})
+    list(APPEND without ${arg_SANITIZERS_WITHOUT})
+  endif()
+  if(TUTTI_SANITIZE STREQUAL "thread")
+    list(APPEND without_files ${arg_TSAN_WITHOUT_FILES})
+    list(APPEND without ${arg_TSAN_WITHOUT})
+  endif()
+  if(without_files)
+    file(GLOB left_out CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${without_files})
+    list(REMOVE_ITEM sources ${left_out})
   endif()
   if(NOT sources)
     return()
@@ -114,8 +117,8 @@ function(tutti_tests name)
   endif()
 
   set(filter "")
-  if(TUTTI_SANITIZE STREQUAL "thread" AND arg_TSAN_WITHOUT)
-    list(JOIN arg_TSAN_WITHOUT ":" filter)
+  if(without)
+    list(JOIN without ":" filter)
     set(filter "--gtest_filter=-${filter}")
   endif()
   add_test(NAME ${name} COMMAND ${name} ${filter})

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # check_install.sh <build tree>: installs the built library into a scratch folder and builds and runs
-# tests/install against it in each way a user may: find_package, pkg-config, add_subdirectory. Each
-# must find the LibTorch of the build tree without being told.
+# tests/install against it in each way a user may: find_package, pkg-config, add_subdirectory. An
+# installed Tutti must find the LibTorch of the build tree without being told.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""get_libtorch.py [--pytorch]: fetches LibTorch once into a cache and prints its folder.
+"""get_libtorch.py [--cached|--pytorch]: fetches LibTorch once into a cache and prints its folder.
 
 LibTorch is the CPU part of the torch wheel of Python's package index, in the version and with the
 checksums of cmake/libtorch/requirements.txt. Any pip can fetch it; Python itself does not need to
 be the one that the wheel was made for. The cache is $TUTTI_CACHE, else $XDG_CACHE_HOME/tutti, else
 ~/.cache/tutti.
 
+--cached only prints the folder, and fails if it is not there.
+
 --pytorch makes a virtual environment there with Python's PyTorch of the same version, which the
 benchmarks compare with, and prints its Python: 6 GB, since PyTorch cannot be imported without its
 CUDA packages.
 
-Exit code 3: the package index could not be reached, or does not have the files.
+Exit code 3: the package index could not be reached, now or within the last hours, or does not have
+the files, or there is no pip.
 """
 
 import os
@@ -36,6 +39,7 @@ LIBRARIES = {"libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libgfortran.so.5",
 # Nothing in LibTorch's own headers needs these, and they would hide a program's own versions.
 FOREIGN_HEADERS = ("google/", "pybind11/")
 DOWNLOAD_MB = 555
+PATIENCE_HOURS = 4
 UNPACKED_MB = 600
 
 
@@ -52,7 +56,7 @@ def cache_folder():
     if os.environ.get("TUTTI_CACHE"):
         return pathlib.Path(os.environ["TUTTI_CACHE"]).absolute()
     if os.environ.get("XDG_CACHE_HOME"):
-        return pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "tutti"
+        return pathlib.Path(os.environ["XDG_CACHE_HOME"]).absolute() / "tutti"
     return pathlib.Path.home() / ".cache" / "tutti"
 
 
@@ -62,16 +66,17 @@ def find_pip():
         if python and subprocess.run([python, "-m", "pip", "--version"], capture_output=True,
                                      check=False).returncode == 0:
             return [python, "-m", "pip"]
-    return fail("Python's pip is missing (Debian: apt-get install python3-pip).")
+    return fail("Python's pip is missing (Debian: apt-get install python3-pip).", code=3)
 
 
 def size_of(folder):
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            pass  # pip has moved it in the meantime
+    for place, _, names in os.walk(folder):  # leaves out folders that vanish
+        for name in names:
+            try:
+                total += os.stat(os.path.join(place, name)).st_size
+            except FileNotFoundError:
+                pass  # pip has moved it in the meantime
     return total
 
 
@@ -104,6 +109,19 @@ class Progress:
                   file=sys.stderr, flush=True)
 
 
+# A machine without the index would otherwise wait for it in every build.
+def remember_failure(cache):
+    (cache / "index-unreachable").touch()
+
+
+def failed_lately(cache):
+    try:
+        age = time.time() - (cache / "index-unreachable").stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return 0 <= age < PATIENCE_HOURS * 3600
+
+
 def download(work):
     """Fetches the wheels into a folder, with checksums compared by pip, and returns their paths."""
     temporary = work / "pip"
@@ -121,9 +139,11 @@ def download(work):
             fail(f"the package index gave other files than those of {REQUIREMENTS.name}:\n{text}")
         if "No space left" in text:
             fail(f"the disk of {work} is full; {DOWNLOAD_MB + UNPACKED_MB} MB are needed.")
-        unreachable = re.search(r"Retrying|Connection|Temporary failure|timed out", text)
-        reason = "the package index cannot be reached" if unreachable else text.splitlines()[-1:]
-        fail(f"pip could not fetch torch {VERSION}: {reason}.", code=3)
+        if re.search(r"Retrying|Connection|Temporary failure|timed out|No matching distribution", text):
+            remember_failure(work.parent)
+            fail(f"pip could not fetch torch {VERSION}: the package index cannot be reached, or does "
+                 "not have it.", code=3)
+        fail(f"pip could not fetch torch {VERSION}:\n{text}")
     return sorted((work / "wheels").glob("*.whl"))
 
 
@@ -165,6 +185,9 @@ def refresh_package_files(folder):
 def fetch(folder):
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         fail(f"there is no pinned LibTorch for {platform.system()} on {platform.machine()}.", code=3)
+    if failed_lately(folder.parent):
+        fail(f"the package index could not be reached within the last {PATIENCE_HOURS} hours (remove "
+             f"{folder.parent / 'index-unreachable'} to try again).", code=3)
     folder.parent.mkdir(parents=True, exist_ok=True)
     say(f"fetching LibTorch {VERSION} ({DOWNLOAD_MB} MB) for {folder}; this happens once.")
     work = pathlib.Path(tempfile.mkdtemp(prefix="fetch-", dir=folder.parent))
@@ -201,19 +224,21 @@ def make_environment(folder):
 
 
 def main():
-    if sys.argv[1:] not in ([], ["--pytorch"]):
+    if sys.argv[1:] not in ([], ["--cached"], ["--pytorch"]):
         print(__doc__.strip())
         sys.exit(0 if sys.argv[1:] in (["--help"], ["-h"]) else 2)
+    folder = cache_folder() / f"libtorch-{VERSION}"
     try:
-        if sys.argv[1:]:
+        if sys.argv[1:] == ["--pytorch"]:
             make_environment(cache_folder() / f"pytorch-{VERSION}")
             return
-        folder = cache_folder() / f"libtorch-{VERSION}"
         if not folder.is_dir():
+            if sys.argv[1:] == ["--cached"]:
+                sys.exit(1)
             fetch(folder)
         refresh_package_files(folder)
     except OSError as error:
-        fail(f"{error.filename or cache_folder()}: {error.strerror}.")
+        fail(f"{error.filename or folder}: {error.strerror}.")
     print(folder)
 
 

@@ -7,7 +7,7 @@
 #
 # TORCH=debian takes Debian's LibTorch. LibTorch is left to you if TORCH, or a folder of
 # CMAKE_PREFIX_PATH, is an unpacked one. Debian's is also taken when Python's package index, where
-# the pinned one comes from, cannot be reached.
+# the pinned one comes from, cannot be reached, or could not within the last hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,12 +38,10 @@ debian_torch=(libtorch-dev libopenblas0-pthread)
 fetch_torch=0
 if [[ ${TORCH:-} == debian ]]; then
   packages+=("${debian_torch[@]}")
-  [[ ${1:-} == --bench ]] && packages+=(python3-torch)
 elif [[ -n ${TORCH:-} && ! -f $TORCH/share/cmake/Torch/TorchConfig.cmake ]]; then
   fail "TORCH=$TORCH is neither \"debian\" nor an unpacked LibTorch (no share/cmake/Torch/TorchConfig.cmake in it)."
-elif ! has_own_torch; then
+elif ! has_own_torch && ! tools/get_libtorch.py --cached >/dev/null 2>&1; then
   fetch_torch=1
-  python3 -m pip --version >/dev/null 2>&1 || packages+=(python3-pip)
 fi
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
@@ -79,14 +77,21 @@ install() {
 
 install "${packages[@]}"
 if [[ $fetch_torch -eq 1 ]]; then
+  # In a shell of its own: without pip there is still Debian's.
+  python3 -m pip --version >/dev/null 2>&1 || (install python3-pip) || true
   code=0
   tools/get_libtorch.py >/dev/null || code=$?
   if [[ $code -eq 3 ]]; then
     echo "install_deps: Debian's LibTorch is used instead (as with TORCH=debian)."
     install "${debian_torch[@]}"
+    TORCH=debian
   elif [[ $code -ne 0 ]]; then
     fail "LibTorch could not be fetched. TORCH=debian takes Debian's."
   fi
 fi
-[[ ${1:-} == --bench && $fetch_torch -eq 1 ]] && tools/get_libtorch.py --pytorch >/dev/null
+if [[ ${1:-} == --bench && ${TORCH:-} == debian ]]; then
+  install python3-torch
+elif [[ ${1:-} == --bench && -z ${TORCH:-} ]]; then
+  tools/get_libtorch.py --pytorch >/dev/null
+fi
 echo "install_deps: everything is there."
