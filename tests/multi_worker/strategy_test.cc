@@ -255,6 +255,36 @@ TEST_P(MultiWorker, MakesAStepInALaterRunThanBackward) {
   });
 }
 
+// In turns all replicas, the last one and none use the layer; Adam counts its updates.
+TEST_P(MultiWorker, LeavesOutWhatNobodyUsesInAStep) {
+  struct Net : torch::nn::Module {
+    torch::nn::Linear used{nullptr}, rare{nullptr};
+    Net() {
+      used = register_module("used", torch::nn::Linear(3, 3));
+      rare = register_module("rare", torch::nn::Linear(3, 3));
+    }
+  };
+  expect_as_mirrored([](const Strategy& strategy) {
+    auto model = replicate<Net>(strategy);
+    DistributedOptimizer<torch::optim::Adam> optimizer(
+        model, torch::optim::AdamOptions(0.1).weight_decay(0.1));
+    for (int step = 0; step < 9; ++step) {
+      const at::Tensor before = model.primary().rare->weight.detach().clone();
+      strategy.run([&] {
+        ReplicaContext& context = *get_replica_context();
+        const int id = context.replica_id_in_sync_group();
+        at::Tensor out = model->used(at::full({2, 3}, 1.0F + static_cast<float>(id)));
+        const bool is_last = id == context.num_replicas_in_sync() - 1;
+        if (step % 3 == 0 || (step % 3 == 1 && is_last)) out = model->rare(out);
+        optimizer.minimize(average_loss(out.square().flatten()));
+      });
+      EXPECT_EQ(at::equal(model.primary().rare->weight, before), step % 3 == 2) << step;
+    }
+    return at::cat({model.primary().used->weight.detach().flatten(),
+                    model.primary().rare->weight.detach().flatten()});
+  });
+}
+
 TEST_P(MultiWorker, TrainsTheSameWithSparseTablesAndClipping) {
   struct Net : torch::nn::Module {
     torch::nn::Embedding table{nullptr};

@@ -270,7 +270,7 @@ TEST(CallerState, ThreadsAreTheCoresDividedByTheReplicas) {
 
 TEST(CallerState, BlasUsesTheThreadsOfAReplicaDuringRun) {
   const int before = blas_threads();
-  ASSERT_GT(before, 0) << "neither OpenBLAS nor MKL";
+  if (before == 0) GTEST_SKIP() << "neither OpenBLAS nor MKL";
   const MirroredStrategy strategy(cpus(2), {.runner = {.threads_per_replica = 1}});
   strategy.run([] { EXPECT_EQ(blas_threads(), 1); });
   EXPECT_EQ(blas_threads(), before);

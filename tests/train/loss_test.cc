@@ -425,4 +425,27 @@ TEST(LossesThatAreKept, AreThoseWithHooks) {
   EXPECT_TRUE(at::allclose(scores.grad(), 3 * mean_gradient(), 1e-12, 1e-15));
 }
 
+TEST(LossesThatAreKept, MayBeOneOfSeveralOutputs) {
+  const at::Tensor both = test::random_tensor({2, 4}, at::kDouble, 1).requires_grad_();
+  const std::vector<at::Tensor> parts = both.unbind(0);
+  average_loss(parts[1]).backward();
+  EXPECT_TRUE(at::equal(
+      both.grad(), at::cat({at::zeros({1, 4}, at::kDouble), at::full({1, 4}, 0.25, at::kDouble)})));
+}
+
+// The node of exp() saves what it made, and so is in the graph of its gradient too.
+TEST(LossesThatAreHandedOver, HaveGradientsOfGradientsInTheSameBackward) {
+  const auto gradient = [](auto average) {
+    const at::Tensor w = at::linspace(-1, 1, 5, at::kDouble).requires_grad_();
+    const at::Tensor loss = average((w * 2).exp());
+    const at::Tensor first = torch::autograd::grad({loss}, {w}, {}, true, true)[0];
+    (loss + first.square().sum()).backward();
+    return w.grad();
+  };
+  const at::Tensor got =
+      gradient([](at::Tensor losses) { return average_loss(std::move(losses)); });
+  const at::Tensor want = gradient([](const at::Tensor& losses) { return losses.mean(); });
+  EXPECT_TRUE(at::allclose(got, want, 1e-12, 1e-15));
+}
+
 }  // namespace tutti::loss_test

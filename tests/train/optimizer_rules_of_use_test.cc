@@ -405,6 +405,72 @@ TEST_P(OptimizerRulesOfUse, branches_that_differ_by_replica_and_step) {
   }
 }
 
+TEST_P(OptimizerRulesOfUse, gradients_that_are_given_or_dropped_after_synchronize) {
+  for (const bool fused : {true, false}) {
+    Twin<BranchyImpl, SGD, SGDOptions> twin(strategy(), SGDOptions(0.1).momentum(0.9),
+                                            {.fused = fused});
+    for (uint64_t step = 0; step < 5; ++step) {
+      const Batch x = make_batch(n(), step);
+      const auto change = [step](BranchyImpl& net) {
+        if (step % 2 == 0) return;
+        net.right->weight.mutable_grad() = torch::ones({2, 4}, at::kDouble);
+        net.left->bias.mutable_grad() = at::Tensor();
+      };
+      twin.strategy.run([&] {
+        twin.optimizer.zero_grad();
+        average_loss(twin.model->forward(x[my_id()], true)).backward();
+        twin.optimizer.synchronize();
+        change(*twin.model);
+        twin.optimizer.step();
+      });
+      test::drop_gradients(*twin.plain);
+      twin.plain->forward(at::cat(x), true).mean().backward();
+      change(*twin.plain);
+      twin.reference.step();
+      twin.expect_equal(kExact);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+struct RareTableImpl : torch::nn::Module {
+  RareTableImpl() {
+    table = register_module("table",
+                            torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 5).sparse(true)));
+    dense = register_module("dense", torch::nn::Linear(5, 2));
+  }
+  at::Tensor forward(const at::Tensor& x, bool looks_up) {
+    const at::Tensor rows = at::arange(x.size(0)).remainder(6);
+    return dense(looks_up ? x + table(rows) : x).pow(2).sum(1);
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear dense{nullptr};
+};
+
+// Adagrad counts the updates of a table in its learning rate.
+TEST_P(OptimizerRulesOfUse, sparse_tables_that_nobody_uses_in_a_step) {
+  for (const bool fused : {true, false}) {
+    Twin<RareTableImpl, torch::optim::Adagrad, torch::optim::AdagradOptions> twin(
+        strategy(), torch::optim::AdagradOptions(0.1).lr_decay(0.5), {.fused = fused});
+    for (uint64_t step = 0; step < 6; ++step) {
+      const Batch x = make_batch(n(), step);
+      const bool looks_up = step % 3 != 1;
+      twin.strategy.run([&] {
+        twin.optimizer.zero_grad();
+        average_loss(twin.model->forward(x[my_id()], looks_up)).backward();
+        twin.optimizer.step();
+      });
+      test::drop_gradients(*twin.plain);
+      std::vector<at::Tensor> losses;
+      for (int r = 0; r < n(); ++r) losses.push_back(twin.plain->forward(x[r], looks_up));
+      at::cat(losses).mean().backward();
+      twin.reference.step();
+      twin.expect_equal(1e-11, /*gradients=*/false);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_P(OptimizerRulesOfUse, replica_without_backward) {
   SgdTwin twin(strategy(), kSgd);
   for (uint64_t step = 0; step < 6; ++step) {

@@ -120,11 +120,12 @@ class AverageBackward final : public torch::autograd::Node {
     return runs_inner ? (*inner_)(std::move(found)) : found;
   }
 
+  // Gradients of gradients may use the inner node as well: it made the values that it has saved.
   void release_variables() override {
-    if (inner_ != nullptr) inner_->release_variables();
+    if (inner_ != nullptr && inner_.use_count() == 1) inner_->release_variables();
   }
-  void will_release_variables() {  // overrides it in LibTorch 2
-    if (inner_ != nullptr) internal::announce_release(*inner_);
+  void will_release_variables() override {
+    if (inner_ != nullptr && inner_.use_count() == 1) inner_->will_release_variables();
   }
 
   std::string name() const override {
@@ -173,7 +174,7 @@ at::Tensor average_of_few(at::Tensor loss, double total) {
   }
   if (c10::GradMode::is_enabled() && loss.requires_grad()) {
     internal::NodeHandle inner = take_node(loss);
-    const auto input = static_cast<uint32_t>(loss.output_nr());
+    const auto input = static_cast<uint32_t>(inner != nullptr ? loss.output_nr() : 0);
     torch::autograd::create_gradient_edge(
         average, internal::make_node<AverageBackward>(loss, total, std::move(inner), input));
   }

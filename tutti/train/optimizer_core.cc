@@ -277,7 +277,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   if (fused_) update_.rules(me.rules);
   bool news = false;
   if (me.is_synchronized) {
-    buckets_->take_changes(replica);
+    news = !buckets_->take_changes(replica, live_);
   } else {
     news = !buckets_->complete(replica, live_);
     collect_sparse(function, replica, site);
@@ -368,10 +368,20 @@ void OptimizerCore::note_news() {
               "not updated in such a step. Each is named once."));
 }
 
+// After synchronize() the program may have dropped gradients, or given some of its own. It does so
+// on all replicas of all workers.
+void OptimizerCore::note_changed_gradients() {
+  for (size_t s = 0; s < live_.size(); ++s) live_[s] = buckets_->has_gradient(0, s) ? 1 : 0;
+}
+
 void OptimizerCore::settle(const StepControl& control) {
   if (!replicas_[0].is_synchronized && take_flags()) news_.store(true, std::memory_order_relaxed);
   if (news_.load(std::memory_order_relaxed)) {
-    if (!replicas_[0].is_synchronized) note_news();
+    if (replicas_[0].is_synchronized) {
+      note_changed_gradients();
+    } else {
+      note_news();
+    }
     bool attached = true;
     for (size_t r = 0; r < replicas_.size(); ++r) attached = attached && flat_->is_attached(r);
     if (!attached) {

@@ -135,6 +135,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   void set_flags(size_t replica);
   bool take_flags();
   void note_news();
+  void note_changed_gradients();
   void decide(const StepControl& control);
   std::string first_non_finite() const;
   std::vector<size_t> choose_sparse() const;

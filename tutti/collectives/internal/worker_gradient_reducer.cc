@@ -434,6 +434,7 @@ void WorkerGradientReducer::reset() {
   transfer_ = nullptr;
   for (Bucket& state : states_) state.filled.store(0, std::memory_order_relaxed);
   next_ = 0;
+  std::fill(flags_.begin(), flags_.end(), 0);
   arrived_.store(0, std::memory_order_relaxed);
 }
 

@@ -108,7 +108,7 @@ CallerState::Scope::Scope(const CallerState& state)
       state.ordinary_->apply();
     }
   }
-  if (!(previous_autocast_ == state.autocast_)) state.autocast_.apply();
+  if (!(AutocastState::of_this_thread() == state.autocast_)) state.autocast_.apply();
 }
 
 CallerState::Scope::~Scope() {

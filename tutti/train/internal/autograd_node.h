@@ -28,12 +28,6 @@ NodeHandle make_node(Args&&... args) {
   }
 }
 
-/// Says ahead that release_variables() follows, if this LibTorch wants to be told.
-template <class Node>
-void announce_release(Node& node) {
-  if constexpr (requires { node.will_release_variables(); }) node.will_release_variables();
-}
-
 /// Whether there are hooks on the tensors that the node made. LibTorch before 2.0 keeps them among
 /// the pre_hooks() of the node.
 template <class Node>

@@ -295,9 +295,11 @@ void GradientBuckets::publish(size_t replica, const std::vector<uint8_t>& live, 
   begin_step(replica);
 }
 
-void GradientBuckets::take_changes(size_t replica) {
+bool GradientBuckets::take_changes(size_t replica, const std::vector<uint8_t>& live) {
+  bool just_live = true;
   for (size_t s = 0; s < flat_.layout().slots.size(); ++s) {
     const at::Tensor& gradient = flat_.parameter(replica, s).mutable_grad();
+    just_live = just_live && gradient.defined() == (live[s] != 0);
     if (!gradient.defined()) continue;
     const bool in_place = flat_.is_attachable(s) && !gradient.is_sparse() &&
                           gradient.data_ptr() == flat_.gradient_place(replica, s);
@@ -308,6 +310,7 @@ void GradientBuckets::take_changes(size_t replica) {
     }
     note_version(replica, s);
   }
+  return just_live;
 }
 
 }  // namespace tutti::internal

@@ -65,8 +65,13 @@ class GradientBuckets {
   void release_places(size_t replica);
 
   /// After publish(), before the update: the program may have replaced gradients, or changed those
-  /// that are copies of their slots.
-  void take_changes(size_t replica);
+  /// that are copies of their slots. Returns whether this replica has gradients of just the slots
+  /// in `live`.
+  bool take_changes(size_t replica, const std::vector<uint8_t>& live);
+
+  bool has_gradient(size_t replica, size_t slot) const {
+    return flat_.parameter(replica, slot).grad().defined();
+  }
 
   /// In this step, before publish(): did the replica produce this gradient?
   bool was_filled(size_t replica, size_t slot) const {

@@ -145,7 +145,7 @@ void SparseParameters::sum(size_t replica) {
 
 // Walks through the ascending rows of all replicas at once.
 void SparseParameters::sum_part(Table& table, size_t worker) const {
-  const std::vector<Gradient>& gradients = gradients_of_all(table);
+  const std::vector<Gradient>& gradients = table.of_all.empty() ? table.gradients : table.of_all;
   const size_t replicas = gradients.size();
   const auto workers = static_cast<int64_t>(modules_.size());
   const int64_t begin = table.num_rows * static_cast<int64_t>(worker) / workers;
@@ -231,11 +231,15 @@ void SparseParameters::prepare(std::span<const UpdateRule> rules) {
   }
 }
 
+bool SparseParameters::has_gradient(const Table& table) {
+  const std::vector<Gradient>& gradients = table.of_all.empty() ? table.gradients : table.of_all;
+  return std::any_of(gradients.begin(), gradients.end(),
+                     [](const Gradient& each) { return each.given; });
+}
+
 void SparseParameters::count_update() {
   for (Table& table : tables_) {
-    const std::vector<Gradient>& gradients = gradients_of_all(table);
-    const auto given = [](const Gradient& each) { return each.given; };
-    if (std::any_of(gradients.begin(), gradients.end(), given)) ++table.updates;
+    if (has_gradient(table)) ++table.updates;
   }
 }
 
@@ -310,6 +314,10 @@ void SparseParameters::take_over(const SparseParameters& old) {
 void SparseParameters::publish(size_t replica) {
   const c10::AutoGradMode no_grad(false);
   for (const Table& table : tables_) {
+    if (!has_gradient(table)) {
+      parameter(table, replica).mutable_grad() = at::Tensor();
+      continue;
+    }
     std::vector<at::Tensor> rows;
     std::vector<at::Tensor> values;
     for (const Part& part : table.parts) {

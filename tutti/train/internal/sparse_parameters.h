@@ -93,9 +93,7 @@ class SparseParameters {
     int64_t updates = 0;
   };
 
-  static const std::vector<Gradient>& gradients_of_all(const Table& table) {
-    return table.of_all.empty() ? table.gradients : table.of_all;
-  }
+  static bool has_gradient(const Table& table);  // on any replica
   void sum_part(Table& table, size_t worker) const;
   template <class T>
   void update_rows(const Table& table, const Part& part, const UpdateRule& rule, double factor);
