@@ -331,8 +331,8 @@ int main(int argc, char** argv) {
   Harness harness("training", argc, argv);
   if (tutti::blas_threads() == 0) {
     std::printf(
-        "info  training: LibTorch's BLAS is not OpenBLAS; with a slow one (Debian's libblas3) "
-        "matrix products hide everything else\n");
+        "info  training: LibTorch's BLAS is neither MKL nor OpenBLAS; with a slow one (Debian's "
+        "libblas3) matrix products hide everything else\n");
   }
   const bench::PythonPeer python("training_ddp.py", harness.smoke());
   for (const Model& model : models(harness.smoke())) {

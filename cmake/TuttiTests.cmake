@@ -37,7 +37,11 @@ endfunction()
 
 # Tests are not optimised: compiling them would take longer than running them as they are.
 function(tutti_test_flags target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0 -g0> $<$<BOOL:${TUTTI_SANITIZE}>:-g0>)
+  if(TUTTI_SANITIZE)
+    target_compile_options(${target} PRIVATE -g0)
+  else()
+    target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0 -g0>)
+  endif()
 endfunction()
 
 # For targets that have the flags of tests. Reading the headers takes 12 seconds of each source, and

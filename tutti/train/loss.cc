@@ -144,11 +144,10 @@ class AverageBackward final : public torch::autograd::Node {
 // then nobody can ask for the gradient of the losses or add a hook to them.
 internal::NodeHandle take_node(const at::Tensor& loss) {
   if (loss.use_count() != 1 || loss.is_leaf() || loss.is_view()) return {};
-  internal::NodeHandle node = loss.grad_fn();
+  const internal::NodeHandle& node = loss.grad_fn();
   const bool has_hooks = !node->pre_hooks().empty() || !node->post_hooks().empty() ||
                          internal::has_tensor_hooks(*node);
-  const bool is_own = node.use_count() == 2;  // with this handle
-  return is_own && !has_hooks ? node : internal::NodeHandle();
+  return node.use_count() == 1 && !has_hooks ? node : internal::NodeHandle();
 }
 
 constexpr int64_t kFewElements = 4096;
