@@ -227,17 +227,18 @@ TEST_P(MultiWorker, RefusesToSumANumberThatAllReplicasBring) {
   expect_all_refuse(update, ErrorCode::kInvalidArgument, {"non-distributed value", "'total'"});
 }
 
+struct NetWithRareLayer : torch::nn::Module {
+  torch::nn::Linear used{nullptr}, rare{nullptr};
+  NetWithRareLayer() {
+    used = register_module("used", torch::nn::Linear(3, 3));
+    rare = register_module("rare", torch::nn::Linear(3, 3));
+  }
+};
+
 // Workers fill the buckets of one step in different runs if a parameter is used on some only.
 TEST_P(MultiWorker, MakesAStepInALaterRunThanBackward) {
-  struct Net : torch::nn::Module {
-    torch::nn::Linear used{nullptr}, rare{nullptr};
-    Net() {
-      used = register_module("used", torch::nn::Linear(3, 3));
-      rare = register_module("rare", torch::nn::Linear(3, 3));
-    }
-  };
   expect_as_mirrored([](const Strategy& strategy) {
-    auto model = replicate<Net>(strategy);
+    auto model = replicate<NetWithRareLayer>(strategy);
     DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(0.1),
                                                       {.bytes_per_bucket = 1});
     for (int step = 0; step < 4; ++step) {
@@ -257,15 +258,8 @@ TEST_P(MultiWorker, MakesAStepInALaterRunThanBackward) {
 
 // In turns all replicas, the last one and none use the layer; Adam counts its updates.
 TEST_P(MultiWorker, LeavesOutWhatNobodyUsesInAStep) {
-  struct Net : torch::nn::Module {
-    torch::nn::Linear used{nullptr}, rare{nullptr};
-    Net() {
-      used = register_module("used", torch::nn::Linear(3, 3));
-      rare = register_module("rare", torch::nn::Linear(3, 3));
-    }
-  };
   expect_as_mirrored([](const Strategy& strategy) {
-    auto model = replicate<Net>(strategy);
+    auto model = replicate<NetWithRareLayer>(strategy);
     DistributedOptimizer<torch::optim::Adam> optimizer(
         model, torch::optim::AdamOptions(0.1).weight_decay(0.1));
     for (int step = 0; step < 9; ++step) {
