@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check_install.sh <build tree>: installs the built library into a scratch folder and builds and runs
-# tests/install against it in each way a user may: find_package, pkg-config, add_subdirectory. An
-# installed Tutti must find the LibTorch of the build tree without being told.
+# check_install.sh <build tree>: builds and installs by the commands of README.md, but with the
+# LibTorch of the tree and into a scratch folder. Then builds and runs tests/install against it in
+# each way a user may: find_package, pkg-config, add_subdirectory. An installed Tutti must find its
+# LibTorch without being told.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,7 +45,16 @@ expect_same_torch() {
 
 rm -rf "$work"
 mkdir -p "$work"
-quietly cmake --install "$tree" --prefix "$prefix"
+
+# The tree lies as deep as the other, so that ccache knows its files; its name is the other's.
+fresh=$(realpath -m "$tree")-readme
+rm -rf "$fresh"
+commands=$(awk '/^With an installed tree:/ {found = 1} found && /^cmake / {print} found && /^```$/ {exit}' README.md)
+[[ $(wc -l <<<"$commands") -eq 3 ]] || { echo "consumer: README.md has no three commands to install." && exit 1; }
+commands=${commands/--preset release/--preset release -B build\/release -DTUTTI_TORCH=$(cached "$tree" TUTTI_TORCH)}
+commands=${commands//build\/release/$fresh}
+while read -ra words; do quietly "${words[@]}"; done <<<"${commands//\/opt\/tutti/$prefix}"
+echo "consumer: the commands of README.md install."
 
 with_find_package() {
   quietly cmake -S tests/install -B "$work/find_package" "${options[@]}"
