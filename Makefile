@@ -59,6 +59,12 @@ test: $(release)/build.ninja
 	$(call say,Running all tests)
 	$(call ctest,$(release))
 
+## test-under-load: run the tests beside busy loops: all 3 times, those of many processes 20 times
+.PHONY: test-under-load
+test-under-load: $(release)/build.ninja
+	$(call build,$(release))
+	@tools/test_under_load.sh $(release)
+
 ## bench: build and run the benchmarks, or one of them with TOPIC=<topic>
 .PHONY: bench
 topics := $(patsubst benchmarks/%_bench.cc,%,$(wildcard benchmarks/*_bench.cc))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_compile_fail.py <source> <compile_commands.json> <like>: the source must not compile.
+"""check_compile_fail.py <compile_commands.json> <like> <source>...: no source must compile.
 
-It is given to the compiler with the flags of the file <like>. Every `// EXPECT-ERROR: text` line
-of the source must be found in what the compiler prints.
+The compiler gets them as one file, each in a namespace of its own, with the flags of the file
+<like>. Every `// EXPECT-ERROR: text` line of a source must be found in what the compiler prints
+about that source, and `// EXPECT-FIRST-ERROR: text` in the first error about it.
 """
 import json
 import os
@@ -11,6 +12,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
+
+INCLUDE = re.compile(r"^\s*#\s*include .*$", re.MULTILINE)
+# What the compiler prints before an error or a note: how it got there.
+BEFORE = re.compile(r"^In file included from |^\s+from |: In |: At global scope:|:   (recursively )?required ")
 
 
 def compile_command(database: str, like: str) -> tuple[list[str], str]:
@@ -25,28 +31,69 @@ def compile_command(database: str, like: str) -> tuple[list[str], str]:
     return [*words, "-fsyntax-only"], entry["directory"]
 
 
+def one_source(texts: dict[str, str]) -> str:
+    """All sources in one: their includes first, lines and names as in their own files."""
+    includes = sorted({line for text in texts.values() for line in INCLUDE.findall(text)})
+    parts = [
+        f'namespace compile_fail_{i} {{\n#line 1 "{source}"\n{INCLUDE.sub("", text)}\n}}\n'
+        for i, (source, text) in enumerate(texts.items())
+    ]
+    return "\n".join([*includes, *parts])
+
+
+def errors_of(output: str) -> list[str]:
+    """Each error that the compiler printed, with how it got there and the notes that follow."""
+    errors: list[str] = []
+    before = ""
+    for line in output.splitlines(keepends=True):
+        if BEFORE.search(line):
+            before += line
+        elif ": error: " in line or not errors:
+            errors.append(before + line)
+            before = ""
+        else:
+            errors[-1] += before + line
+            before = ""
+    return errors
+
+
+def expected(text: str, kind: str) -> list[str]:
+    return re.findall(rf"^\s*// {kind}: (.+?)\s*$", text, re.MULTILINE)
+
+
 def main() -> int:
-    source, database, like = sys.argv[1:]
-    with open(source, encoding="utf-8") as file:
-        expected = re.findall(r"^\s*// EXPECT-ERROR: (.+?)\s*$", file.read(), re.MULTILINE)
-    if not expected:
-        print(f"{source}: has no `// EXPECT-ERROR: text` line.")
-        return 1
+    database, like, *sources = sys.argv[1:]
+    texts = {}
+    for source in sources:
+        with open(source, encoding="utf-8") as file:
+            texts[source] = file.read()
     command, directory = compile_command(database, like)
     plain = {**os.environ, "LC_ALL": "C"}  # ASCII quotes in what the compiler says
-    run = subprocess.run(
-        [*command, source], cwd=directory, env=plain, capture_output=True, text=True, check=False
-    )
-    output = run.stdout + run.stderr
-    if run.returncode == 0:
-        print(f"{source}: compiled, but must not.")
-        return 1
-    missing = [text for text in expected if text not in output]
-    for text in missing:
-        print(f"{source}: the compiler did not say: {text}")
-    if missing:
-        print(output)
-    return 1 if missing else 0
+    with tempfile.NamedTemporaryFile("w", suffix=".cc", encoding="utf-8") as file:
+        file.write(one_source(texts))
+        file.flush()
+        run = subprocess.run(
+            [*command, file.name], cwd=directory, env=plain, capture_output=True, text=True, check=False
+        )
+    errors = errors_of(re.sub(r"\bcompile_fail_\d+::", "", run.stdout + run.stderr))
+    failed = 0
+    for source, text in texts.items():
+        own = [error for error in errors if source + ":" in error]
+        if not own:
+            print(f"{source}: compiled, but must not.")
+        first = next((line for line in "".join(own).splitlines() if ": error: " in line), "")
+        anywhere, at_first = (expected(text, "EXPECT-ERROR"), expected(text, "EXPECT-FIRST-ERROR"))
+        if not anywhere and not at_first:
+            print(f"{source}: has no `// EXPECT-ERROR: text` line.")
+        missing = [want for want in anywhere if want not in "".join(own)]
+        missing += [want for want in at_first if want not in first]
+        for want in missing:
+            print(f"{source}: the compiler did not say: {want}")
+        if not own or missing or not anywhere + at_first:
+            print("".join(own))
+            failed += 1
+    print(f"{len(texts) - failed} of {len(texts)} sources fail to compile as they should.")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
