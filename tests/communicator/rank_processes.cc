@@ -109,12 +109,8 @@ RankTask task_from(const Words& words) {
 }
 
 Words to_words(const Outcome& outcome, const std::string& log) {
-  Words words = {"done",
-                 log,
-                 outcome.error ? std::to_string(static_cast<int>(*outcome.error)) : "",
-                 outcome.error_text,
-                 std::to_string(outcome.ended_at),
-                 std::to_string(outcome.failures.size())};
+  Words words = {"done", log, outcome.error ? std::to_string(static_cast<int>(*outcome.error)) : "",
+                 outcome.error_text, std::to_string(outcome.failures.size())};
   words.insert(words.end(), outcome.failures.begin(), outcome.failures.end());
   for (const auto& [name, value] : outcome.notes) {
     words.push_back(name);
@@ -127,10 +123,9 @@ Outcome outcome_from(const Words& words) {
   Outcome outcome;
   if (!words.at(2).empty()) outcome.error = static_cast<ErrorCode>(std::stoi(words.at(2)));
   outcome.error_text = words.at(3);
-  outcome.ended_at = std::stoll(words.at(4));
-  const size_t failures = std::stoul(words.at(5));
-  for (size_t i = 0; i < failures; ++i) outcome.failures.push_back(words.at(6 + i));
-  for (size_t i = 6 + failures; i + 1 < words.size(); i += 2) {
+  const size_t failures = std::stoul(words.at(4));
+  for (size_t i = 0; i < failures; ++i) outcome.failures.push_back(words.at(5 + i));
+  for (size_t i = 5 + failures; i + 1 < words.size(); i += 2) {
     outcome.notes[words[i]] = std::stoll(words[i + 1]);
   }
   return outcome;
@@ -300,7 +295,6 @@ class ProcessRun {
     done_[rank] = true;
     if (!died) return;
     result_.ranks[rank].died = true;
-    result_.ranks[rank].ended_at = steady_now();
     processes_[rank]->has_died();
     processes_[rank].reset();
   }

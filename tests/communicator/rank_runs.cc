@@ -237,7 +237,6 @@ Outcome run_task(const RankTask& task,
   } catch (const std::exception& error) {
     outcome.failures.push_back(message("not a tutti::Error: ", error.what()));
   }
-  outcome.ended_at = steady_now();
   return outcome;
 }
 

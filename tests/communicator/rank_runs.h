@@ -52,7 +52,6 @@ struct Outcome {
   std::string error_text;
   std::vector<std::string> failures;
   std::map<std::string, int64_t> notes;
-  int64_t ended_at = 0;  ///< When, in nanoseconds of the steady clock, which processes share.
 };
 
 /// A rank while it runs a scenario. One thread at a time, unless said otherwise.
@@ -92,6 +91,7 @@ class Rank {
   Outcome& outcome_;
 };
 
+/// Nanoseconds of the steady clock, which processes share.
 int64_t steady_now();
 
 /// A static object: processes find it by its name.

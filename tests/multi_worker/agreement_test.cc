@@ -380,15 +380,28 @@ TEST_P(WorkersThatStayAway, AreNamedAfterTheTimeoutOfTheCall) {
 TEST_P(WorkersThatStayAway, AreNotMissedBeforeAnybodyWaits) {
   InProcessClusterOptions used = options();
   used.communication_options.timeout = kShort;
+  std::atomic<int> others{workers() * local() - local()};
+  std::atomic<int> late{local()};
+  const auto wait_for = [](const std::atomic<int>& replicas) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(50);
+    while (replicas > 0 && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
   InProcessCluster(workers(), used).run([&](const Strategy& strategy) {
     auto model = replicate<Net>(strategy, 3, 2);
     Sgd optimizer(model, torch::optim::SGDOptions(0.1));
     strategy.run([&] {
       optimizer.zero_grad();
       // Worker 1 has no gradients for longer than others would wait in step().
-      if (is_worker(strategy, 1)) std::this_thread::sleep_for(kShort + kShort / 4);
+      const bool is_late = is_worker(strategy, 1);
+      if (is_late) {
+        wait_for(others);
+        std::this_thread::sleep_for(kShort + kShort / 4);
+      }
       model->forward(at::ones({2, 3})).sum().backward();
-      if (!is_worker(strategy, 1)) std::this_thread::sleep_for(kShort + kShort / 4);
+      --(is_late ? late : others);
+      if (!is_late) wait_for(late);
       optimizer.step();
     });
   });

@@ -59,11 +59,8 @@ TEST(Acceptor, ServesAfterAFloodOfGarbageWithFewFileDescriptors) {
     if (i % 3 == 0) send_text(fd, "GET / HTTP/1.1\r\n\r\n");
     if (i % 3 == 1) send_text(fd, "tuttirpc");  // and then silence
   }
-  const auto begin = std::chrono::steady_clock::now();
-  const auto channel =
-      Channel::connect(peer.address(), channel_options(), Deadline::after(std::chrono::seconds(5)));
+  const auto channel = Channel::connect(peer.address(), channel_options(), soon());
   EXPECT_EQ(channel->call("echo", "still here", soon()), "still here");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
 }
 
 TEST(Acceptor, SlowHandshakesHoldUpNobodyAndEnd) {
