@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -164,6 +165,52 @@ TEST(BlasBits, DoNotDependOnWhereTheRowsBegin) {
       }
     }
   }
+}
+
+using internal::ProcessCores;
+using internal::processes_in_pool;
+using internal::threads_of_each_replica;
+
+TEST(ThreadsOfEachReplica, DivideTheCoresAmongTheProcessesThatShareThem) {
+  const std::vector<ProcessCores> alone = {{"a", 8}};
+  EXPECT_EQ(threads_of_each_replica(alone, 1), 8);
+  EXPECT_EQ(threads_of_each_replica(alone, 3), 2);
+  EXPECT_EQ(threads_of_each_replica(alone, 9), 1) << "at least one";
+  const std::vector<ProcessCores> together = {{"a", 8}, {"a", 8}};
+  EXPECT_EQ(processes_in_pool(together, 1), 2);
+  EXPECT_EQ(threads_of_each_replica(together, 1), 4);
+  EXPECT_EQ(threads_of_each_replica(together, 2), 2);
+  const std::vector<ProcessCores> apart = {{"a", 8}, {"b", 8}};
+  EXPECT_EQ(processes_in_pool(apart, 0), 1);
+  EXPECT_EQ(threads_of_each_replica(apart, 1), 8);
+}
+
+TEST(ThreadsOfEachReplica, AreThoseOfTheSmallestShareEverywhere) {
+  const std::vector<ProcessCores> workers = {{"a", 8}, {"a", 8}, {"a", 8}, {"b", 8}, {"c", 3}};
+  EXPECT_EQ(threads_of_each_replica(workers, 1), 2);
+  EXPECT_EQ(threads_of_each_replica(workers, 4), 1);
+}
+
+TEST(CorePool, IsTheSameForAllThreadsUnlessTheyMayUseOtherCores) {
+  EXPECT_EQ(core_pool(), core_pool());
+  cpu_set_t mask;
+  ASSERT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
+  std::string all;
+  std::string one;
+  {
+    const Thread thread("other", [&] {
+      all = core_pool();
+      cpu_set_t first;
+      CPU_ZERO(&first);
+      int cpu = 0;
+      while (!CPU_ISSET(cpu, &mask)) ++cpu;
+      CPU_SET(cpu, &first);
+      EXPECT_EQ(sched_setaffinity(0, sizeof first, &first), 0);
+      one = core_pool();
+    });
+  }
+  EXPECT_EQ(all, core_pool());
+  EXPECT_EQ(one == all, CPU_COUNT(&mask) == 1);
 }
 
 TEST(OpenBlasAdvice, NamesTheVariableWhereTheKernelsAreFarTooOld) {

@@ -4,8 +4,8 @@
 //
 // Trains (training.h) as one worker of the cluster in the environment, or alone with "mirrored",
 // and writes the bytes of the model to a file. At the given step worker 1 ends in the way that is
-// named. WORKER_CERTIFICATES names a folder of tutti-certs. Prints how it ended: "ok", or the code
-// and the text of the error.
+// named. WORKER_CERTIFICATES names a folder of tutti-certs, WORKER_THREADS gives the threads per
+// replica, 1 if it is not set. Prints how it ended: "ok", or the code and the text of the error.
 
 #include <signal.h>
 #include <unistd.h>
@@ -23,12 +23,14 @@ namespace {
 using namespace tutti;  // NOLINT: a program
 
 Strategy make(const std::string& kind, int replicas) {
+  const char* const given = std::getenv("WORKER_THREADS");
+  const int threads = given != nullptr ? std::atoi(given) : 1;
   if (kind == "mirrored") {
-    return MirroredStrategy(testing::cpus(replicas), {.runner = {.threads_per_replica = 1}});
+    return MirroredStrategy(testing::cpus(replicas), {.runner = {.threads_per_replica = threads}});
   }
   MultiWorkerMirroredStrategyOptions options;
   options.devices = testing::cpus(replicas);
-  options.runner.threads_per_replica = 1;
+  options.runner.threads_per_replica = threads;
   options.join_timeout = std::chrono::seconds(60);
   options.communication_options.timeout = std::chrono::seconds(20);
   if (const char* const folder = std::getenv("WORKER_CERTIFICATES")) {

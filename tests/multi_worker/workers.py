@@ -9,6 +9,7 @@ namespaces: the same over hosts in network namespaces, which share no memory; ne
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from start_workers import free_ports  # noqa: E402
 PROGRAM = sys.argv[2] if len(sys.argv) > 2 else ""
 
 
-def start(folder, workers, replicas, kind, extra=(), hosts=None, env=None):
+def start(folder, workers, replicas, kind, extra=(), hosts=None, env=None, env_of_last=None):
     """Starts the workers; hosts are (namespace, address) pairs."""
     if hosts:
         addresses = [f"{address}:{4321 + i}" for i, (_, address) in enumerate(hosts)]
@@ -37,7 +38,8 @@ def start(folder, workers, replicas, kind, extra=(), hosts=None, env=None):
         log = open(out + ".log", "w+", encoding="utf-8")
         process = subprocess.Popen(
             command,
-            env=os.environ | {"TF_CONFIG": json.dumps(config)} | (env or {}),
+            env=os.environ | {"TF_CONFIG": json.dumps(config)} | (env or {})
+            | ((index == workers - 1 and env_of_last) or {}),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -94,6 +96,25 @@ def equality(folder):
             for kind in ("host", "grpc"):
                 found = train(folder, workers, replicas, kind)
                 check_equal(f"{kind} {workers}x{replicas}", expected, found)
+    default_threads(folder)
+
+
+def default_threads(folder):
+    """Workers that are left the choice divide the cores, and so have the bits of one process."""
+    automatic = {"WORKER_THREADS": "0"}
+    for kind in ("host", "grpc"):
+        check_equal(f"{kind} 2x1, automatic threads", train(folder, 1, 2, "mirrored", env=automatic),
+                    train(folder, 2, 1, kind, env=automatic))
+        for index in range(2):
+            log = open(os.path.join(folder, f"{kind}-2x1-{index}.log"), encoding="utf-8").read()
+            found = re.search(r"has (\d+) threads? per replica \(2 workers share (\d+) cores?\)", log)
+            if not found or int(found[1]) != max(1, int(found[2]) // 2):
+                raise SystemExit(f"{kind}: worker {index} does not share the cores:\n{log}")
+    # One that sets the number and one that does not would compute other bits.
+    processes = start(folder, 2, 1, "auto", env=automatic, env_of_last={"WORKER_THREADS": "1"})
+    for text, status, log in finish(processes):
+        if status == 0 or "threads per replica is" not in text or '"automatic"' not in text:
+            raise SystemExit(f"automatic and given threads: {text}\n{log}")
 
 
 def failures(folder):

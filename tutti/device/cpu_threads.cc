@@ -4,17 +4,25 @@
 
 #include <dlfcn.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cctype>
+#include <climits>
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include <ATen/Parallel.h>
 
+#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/mutex.h"
@@ -22,7 +30,8 @@
 namespace tutti {
 namespace {
 
-int cores_from_affinity() {
+// The affinity mask, a bit for each core; empty if the system does not tell.
+std::string affinity_mask() {
   // Machines with more than 1024 cores need a larger set than cpu_set_t.
   for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
     struct Free {
@@ -30,9 +39,18 @@ int cores_from_affinity() {
     };
     const std::unique_ptr<cpu_set_t, Free> set(CPU_ALLOC(capacity));
     const size_t bytes = CPU_ALLOC_SIZE(capacity);
-    if (sched_getaffinity(0, bytes, set.get()) == 0) return CPU_COUNT_S(bytes, set.get());
+    CPU_ZERO_S(bytes, set.get());
+    if (sched_getaffinity(0, bytes, set.get()) == 0) {
+      return {reinterpret_cast<const char*>(set.get()), bytes};
+    }
   }
-  return 1;
+  return "";
+}
+
+int cores_from_affinity() {
+  int cores = 0;
+  for (const char each : affinity_mask()) cores += std::popcount(static_cast<uint8_t>(each));
+  return std::max(1, cores);
 }
 
 std::string read_line(const std::string& path) {
@@ -146,6 +164,23 @@ int usable_cores() {
   return cores;
 }
 
+std::string core_pool() {
+  std::string machine = read_line("/proc/sys/kernel/random/boot_id");
+  if (machine.empty()) {
+    std::array<char, HOST_NAME_MAX + 1> name = {};
+    gethostname(name.data(), name.size() - 1);
+    machine = name.data();
+  }
+  std::string cores = affinity_mask();
+  if (cores_from_cgroup() > 0) {
+    // Paths begin at the root of the namespace, so that containers have equal ones.
+    std::error_code unknown;
+    cores += std::filesystem::read_symlink("/proc/self/ns/cgroup", unknown).string();
+    cores += cgroup_path(true) + ":" + cgroup_path(false);
+  }
+  return message(machine, "/", crc32c(cores.data(), cores.size()));
+}
+
 TorchThreadsScope::TorchThreadsScope(int threads) : previous_(at::get_num_threads()) {
   if (previous_ != threads) set_torch_threads(threads);
   if (mkl().found()) previous_mkl_ = mkl().set(threads);
@@ -190,6 +225,22 @@ void warn_of_slow_blas() {
 }
 
 namespace internal {
+
+int processes_in_pool(std::span<const ProcessCores> processes, size_t which) {
+  return static_cast<int>(
+      std::count_if(processes.begin(), processes.end(),
+                    [&](const ProcessCores& each) { return each.pool == processes[which].pool; }));
+}
+
+int threads_of_each_replica(std::span<const ProcessCores> processes, int replicas) {
+  std::map<std::string_view, int> sharing;
+  for (const ProcessCores& each : processes) ++sharing[each.pool];
+  int threads = INT_MAX;
+  for (const ProcessCores& each : processes) {
+    threads = std::min(threads, each.cores / (sharing[each.pool] * replicas));
+  }
+  return std::max(1, threads);
+}
 
 std::string_view best_open_blas_core() {
 #if defined(__x86_64__)

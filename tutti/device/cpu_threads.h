@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,10 @@ namespace tutti {
 /// The cores this process may use: the smaller of the affinity mask and the
 /// cgroup's CPU limit (rounded up), at least 1. Read once.
 int usable_cores();
+
+/// Names the set of cores that usable_cores() counts: two processes that share their cores have the
+/// same name, those of different machines, affinity masks or limited cgroups have different ones.
+std::string core_pool();
 
 /// Sets what at::get_num_threads returns on this thread for the life of the object, and the count
 /// of MKL.
@@ -52,6 +57,20 @@ int blas_threads();
 void warn_of_slow_blas();
 
 namespace internal {
+
+/// The cores of one of several processes.
+struct ProcessCores {
+  std::string pool;  ///< core_pool()
+  int cores = 1;     ///< usable_cores()
+};
+
+/// How many of `processes` share the cores of `which`, itself included.
+int processes_in_pool(std::span<const ProcessCores> processes, size_t which);
+
+/// The threads that each of `replicas` in each of the processes can have, if processes that share
+/// cores divide them: the smallest share decides for all, so that all compute the same bits. At
+/// least 1.
+int threads_of_each_replica(std::span<const ProcessCores> processes, int replicas);
 
 /// The value of OPENBLAS_CORETYPE that fits this CPU; empty if any does.
 std::string_view best_open_blas_core();

@@ -15,6 +15,7 @@
 #include "tutti/collectives/backends.h"
 #include "tutti/collectives/grpc/factory.h"
 #include "tutti/collectives/worker_cross_device_ops.h"
+#include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
 #include "tutti/rpc/server.h"
 #include "tutti/strategy/internal/multi_worker_extended.h"
@@ -152,8 +153,15 @@ std::vector<std::exception_ptr> InProcessCluster::try_run(
       group = make_group(options);
       const auto ops =
           std::make_shared<WorkerCrossDeviceOps>(group, static_cast<int>(devices.size()));
+      ReplicaRunnerOptions runner = options_.runner;
+      if (runner.threads_per_replica == 0) {
+        const std::vector<internal::ProcessCores> workers(static_cast<size_t>(workers_),
+                                                          {.pool = "", .cores = usable_cores()});
+        runner.threads_per_replica =
+            internal::threads_of_each_replica(workers, static_cast<int>(devices.size()));
+      }
       const Strategy strategy(std::make_shared<internal::MultiWorkerExtended>(
-          "MultiWorkerMirroredStrategy", devices, group, ops, options_.runner,
+          "MultiWorkerMirroredStrategy", devices, group, ops, runner,
           options_.communication_options));
       fn(strategy);
     } catch (...) {

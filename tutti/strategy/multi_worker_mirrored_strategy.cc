@@ -2,7 +2,7 @@
 
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
-#include <algorithm>
+#include <charconv>
 #include <map>
 #include <optional>
 #include <utility>
@@ -61,16 +61,50 @@ std::string cpu_capability() {
 
 // What decides the bits of a result, or whether the workers understand each other.
 std::map<std::string, std::string> facts_of(const MultiWorkerMirroredStrategyOptions& options,
-                                            size_t replicas, int threads, size_t workers) {
+                                            size_t replicas, size_t workers) {
+  const int threads = options.runner.threads_per_replica;
   return {
       {"version of tutti", TUTTI_VERSION_STRING},
       {"version of LibTorch", TORCH_VERSION},
       {"replicas per worker", std::to_string(replicas)},
-      {"threads per replica", std::to_string(threads)},
+      {"threads per replica", threads == 0 ? "automatic" : std::to_string(threads)},
       {"number of workers", std::to_string(workers)},
       {"CPU capability", cpu_capability()},
       {"communication implementation", to_string(options.communication_options.implementation)},
   };
+}
+
+constexpr char kPoolInfo[] = "core pool";
+constexpr char kCoresInfo[] = "cores";
+
+// What the workers told each other about their cores.
+std::vector<internal::ProcessCores> cores_of_workers(const internal::JoinedWorkers& joined) {
+  std::vector<internal::ProcessCores> workers;
+  for (const std::map<std::string, std::string>& info : joined.info) {
+    internal::ProcessCores& worker = workers.emplace_back();
+    const auto pool = info.find(kPoolInfo);
+    const auto cores = info.find(kCoresInfo);
+    if (pool != info.end()) worker.pool = pool->second;
+    if (cores != info.end()) {
+      const std::string& text = cores->second;
+      std::from_chars(text.data(), text.data() + text.size(), worker.cores);
+    }
+  }
+  return workers;
+}
+
+// " (2 workers share 8 cores)": why a worker that was left the choice has so many threads.
+std::string explain_threads(const std::vector<internal::ProcessCores>& workers, size_t rank,
+                            int threads, int replicas) {
+  const int sharing = internal::processes_in_pool(workers, rank);
+  const int cores = workers[rank].cores;
+  const int possible = cores / (sharing * replicas);
+  if (threads < possible) {
+    return message(" (as many as on the worker with the fewest; this one could have ", possible,
+                   ")");
+  }
+  if (sharing == 1) return "";
+  return message(" (", sharing, " workers share ", cores, cores == 1 ? " core)" : " cores)");
 }
 
 std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& resolver,
@@ -89,23 +123,31 @@ std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& r
   if (meeting.addresses[0].empty()) meeting.addresses[0] = resolver->rendezvous_address();
   meeting.own_address = meeting.addresses[static_cast<size_t>(meeting.rank)];
   meeting.job = resolver->job_id().empty() ? "tutti" : resolver->job_id();
-  const int threads = options.runner.threads_per_replica > 0
-                          ? options.runner.threads_per_replica
-                          : std::max(1, usable_cores() / static_cast<int>(devices.size()));
-  meeting.facts = facts_of(options, devices.size(), threads, static_cast<size_t>(workers));
+  meeting.facts = facts_of(options, devices.size(), static_cast<size_t>(workers));
+  meeting.info = {{kPoolInfo, core_pool()}, {kCoresInfo, std::to_string(usable_cores())}};
   meeting.security = options.security;
   meeting.implementation = options.communication_options.implementation;
   meeting.local_replicas = static_cast<int>(devices.size());
   meeting.join_timeout = options.join_timeout;
   meeting.timeout = options.communication_options.timeout.value_or(meeting.timeout);
   meeting.warning = options.runner.meeting_warning;
-  const std::shared_ptr<WorkerGroup> group = internal::join_workers(meeting);
+  const internal::JoinedWorkers joined = internal::join_workers(meeting);
+  const std::shared_ptr<WorkerGroup>& group = joined.group;
+  ReplicaRunnerOptions runner = options.runner;
+  std::string why;
+  if (runner.threads_per_replica == 0) {
+    const std::vector<internal::ProcessCores> cores = cores_of_workers(joined);
+    runner.threads_per_replica = internal::threads_of_each_replica(cores, meeting.local_replicas);
+    why = explain_threads(cores, static_cast<size_t>(meeting.rank), runner.threads_per_replica,
+                          meeting.local_replicas);
+  }
+  const int threads = runner.threads_per_replica;
   log(LogLevel::kInfo,
-      message("this worker has ", threads, threads == 1 ? " thread" : " threads",
-              " per replica and reaches the other workers by ", group->options().description));
+      message("this worker has ", threads, threads == 1 ? " thread" : " threads", " per replica",
+              why, " and reaches the other workers by ", group->options().description));
   const auto ops = std::make_shared<WorkerCrossDeviceOps>(group, static_cast<int>(devices.size()));
   return std::make_shared<internal::MultiWorkerExtended>(kMultiWorkerName, std::move(devices),
-                                                         group, ops, options.runner,
+                                                         group, ops, runner,
                                                          options.communication_options, resolver);
 }
 

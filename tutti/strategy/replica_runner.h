@@ -35,7 +35,8 @@ class CallerState;
 
 struct ReplicaRunnerOptions {
   /// Threads LibTorch and BLAS use inside each replica; 0 means the usable cores
-  /// divided by the local replicas, at least 1. Part of what decides the bits.
+  /// divided by the local replicas, and by the workers that share them; at least 1.
+  /// Part of what decides the bits.
   int threads_per_replica = 0;
 
   /// How many replicas run at the same time; 0 means all. With 1 the replicas

@@ -155,7 +155,7 @@ std::string await_own_host(const std::string& worker, const std::string& address
 
 }  // namespace
 
-std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options) {
+JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
   const auto ranks = options.names.size();
   const bool loopback =
       std::all_of(options.addresses.begin(), options.addresses.end(),
@@ -219,6 +219,7 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
   }
   group.epoch = members.epoch;
   group.local_replicas = options.local_replicas;
+  meeting.info = options.info;
   group.implementation = options.implementation;
   group.timeout = options.timeout;
   group.warning = options.warning;
@@ -241,7 +242,7 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options
   };
   group.remote =
       make_grpc_links(server, options.rank, members.epoch, members.addresses, channel_options);
-  return make_group(group);
+  return {make_group(group), members.info};
 }
 
 }  // namespace tutti::internal

@@ -25,6 +25,7 @@ struct WorkerRendezvousOptions {
   std::string own_address = {};  ///< Where this worker listens; "" finds one.
   std::string job = {};
   std::map<std::string, std::string> facts = {};  ///< Must be equal on all workers.
+  std::map<std::string, std::string> info = {};   ///< Told to all workers.
   rpc::SecurityOptions security = {};
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
   int local_replicas = 1;
@@ -33,7 +34,12 @@ struct WorkerRendezvousOptions {
   std::chrono::milliseconds warning{5'000};
 };
 
+struct JoinedWorkers {
+  std::shared_ptr<WorkerGroup> group;
+  std::vector<std::map<std::string, std::string>> info;  ///< Of each rank.
+};
+
 /// Waits for all workers. Throws what rpc::rendezvous() and make_group() throw.
-std::shared_ptr<WorkerGroup> join_workers(const WorkerRendezvousOptions& options);
+JoinedWorkers join_workers(const WorkerRendezvousOptions& options);
 
 }  // namespace tutti::internal
