@@ -165,10 +165,30 @@ TEST(Rendezvous, AMissingWorkerIsNamedOnEveryRank) {
     return [](RendezvousOptions& options) { options.timeout = milliseconds(300); };
   });
   for (const size_t rank : {0, 1}) {
-    job.expect_error(
-        rank, ErrorCode::kDeadlineExceeded,
-        {"worker 2 of 3", "did not come within 0.3 s", job.ranks[0].server->address()});
+    job.expect_error(rank, ErrorCode::kDeadlineExceeded,
+                     {"worker 2 of 3", "did not come within 0.3 s", job.ranks[0].server->address(),
+                      "Nobody was turned away", "Raise the timeout"});
   }
+}
+
+TEST(Rendezvous, AMissingWorkerThatWasTurnedAwayIsAnErrorThatSaysWhy) {
+  Job by_secret(2);
+  Job by_job(2);
+  for (Job* const job : {&by_secret, &by_job}) {
+    job->run_all({0, 1}, [&](size_t rank) -> Change {
+      return [&, rank](RendezvousOptions& options) {
+        options.timeout = milliseconds(500);
+        if (rank == 0) return;
+        if (job == &by_secret) options.channel.security = with_secret(kOtherSecret);
+        if (job == &by_job) options.job = "other";
+      };
+    });
+  }
+  by_secret.expect_error(0, ErrorCode::kDeadlineExceeded,
+                         {"worker 1 of 2", "did not come within 0.5 s",
+                          "turned away is a connection from 127.0.0.1:", "another job secret"});
+  by_job.expect_error(0, ErrorCode::kDeadlineExceeded,
+                      {"turned away is worker 1 of 2", "it belongs to job \"other\""});
 }
 
 TEST(Rendezvous, WithoutRankZeroTheAddressIsNamed) {

@@ -59,7 +59,7 @@ Membership meet_as_rank_zero(const RendezvousOptions& options, internal::Member 
       internal::kJoinMethod, [place](const Caller&, std::string_view request, const Reply& reply) {
         place->join(std::string(request), reply);
       });
-  return place->wait(deadline);
+  return place->wait(options.server, deadline);
 }
 
 /// A log line now and then.

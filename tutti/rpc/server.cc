@@ -72,9 +72,10 @@ class CallDispatcher final : public grpc::CallbackGenericService {
     take_over(this);
     const std::string& path = context->method();
     if (!is_authorized(*core_, *context)) {
-      core_->log.warn(message("rpc: server ", core_->address, " refused a call from ",
-                              peer_address(context->peer()),
-                              ": it has another job secret, or none."));
+      const std::string text = message("a call from ", peer_address(context->peer()),
+                                       ": it has another job secret, or none.");
+      core_->log.warn(message("rpc: server ", core_->address, " refused ", text));
+      core_->note_refusal(text);
       return new RefusedCall({grpc::StatusCode::UNAUTHENTICATED, "job secret"});
     }
     if (path.starts_with(kMethodPrefix)) {
@@ -106,6 +107,10 @@ class Server::Impl {
   void stop();
   int port() const { return address_.port; }
   std::string address() const { return address_.text(); }
+  std::string last_refusal() const {
+    MutexLock lock(core_->mutex);
+    return core_->last_refusal;
+  }
 
  private:
   void start_grpc();
@@ -137,11 +142,13 @@ Server::Impl::Impl(ServerOptions options)
   start_grpc();
   acceptor_ = std::make_unique<internal::Acceptor>(
       std::move(listener),
-      internal::AcceptorOptions{.address = address_.text(),
-                                .secret = identity_.secret,
-                                .tls = identity_.tls,
-                                .max_connections = static_cast<size_t>(options_.max_connections),
-                                .handshake_timeout = options_.handshake_timeout},
+      internal::AcceptorOptions{
+          .address = address_.text(),
+          .secret = identity_.secret,
+          .tls = identity_.tls,
+          .max_connections = static_cast<size_t>(options_.max_connections),
+          .handshake_timeout = options_.handshake_timeout,
+          .on_refusal = [core = core_](const std::string& text) { core->note_refusal(text); }},
       [this](int fd) {
         grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
         connection.fd = fd;
@@ -211,6 +218,7 @@ Server::~Server() = default;
 
 int Server::port() const { return impl_->port(); }
 std::string Server::address() const { return impl_->address(); }
+std::string Server::last_refusal() const { return impl_->last_refusal(); }
 
 void Server::handle(const std::string& method, UnaryHandler handler) {
   handle_deferred(method, [handler = std::move(handler)](const Caller& caller,

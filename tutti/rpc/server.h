@@ -106,6 +106,10 @@ class Server {
   /// The host as given, and the port that was chosen.
   std::string address() const;
 
+  /// The last connection or call that was turned away for what it is, and why: "a connection from
+  /// 10.0.0.7:4321: it has another job secret."; empty if there was none.
+  std::string last_refusal() const;
+
   /// Sets, or replaces, what answers `method`. Calls of methods without handler fail with
   /// kUnimplemented.
   void handle(const std::string& method, UnaryHandler handler);

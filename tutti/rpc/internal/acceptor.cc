@@ -245,8 +245,10 @@ void Acceptor::let_in(Guests::iterator guest) {
 
 void Acceptor::drop(Guests::iterator guest) {
   if (!guest->reason.empty()) {
-    log_.warn(message("rpc: server ", options_.address, " turned away a connection from ",
-                      peer_of(guest->fd.get()), ": ", guest->reason, "."));
+    const std::string text =
+        message("a connection from ", peer_of(guest->fd.get()), ": ", guest->reason, ".");
+    log_.warn(message("rpc: server ", options_.address, " turned away ", text));
+    if (options_.on_refusal) options_.on_refusal(text);
   }
   by_fd_.erase(guest->fd.get());
   guests_.erase(guest);

@@ -33,6 +33,9 @@ struct AcceptorOptions {
   bool tls = false;
   size_t max_connections = 1024;
   std::chrono::milliseconds handshake_timeout{5000};
+  /// Gets "a connection from 10.0.0.7:4321: it has ..." of each that is turned away, on the thread
+  /// of the acceptor.
+  std::function<void(const std::string& text)> on_refusal = {};
 };
 
 /// Has one thread, which waits for all sockets at once: a slow or silent peer holds up nobody.

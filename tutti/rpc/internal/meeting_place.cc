@@ -149,10 +149,14 @@ void MeetingPlace::join(const std::string& request, const Reply& reply) {
 }
 
 /// What concerns only the one who comes.
-void MeetingPlace::check_member(const Member& member) const {
+void MeetingPlace::check_member(const Member& member) {
   const std::string who = describe(noun_, member.rank, member.world, member.address);
   const auto refuse = [&](const std::string& why) {
     log(LogLevel::kWarning, message("rendezvous of job ", job_, ": refused ", who, ": ", why));
+    {
+      MutexLock lock(mutex_);
+      last_refusal_ = message(who, ": ", why);
+    }
     throw Error(ErrorCode::kFailedPrecondition,
                 message("rendezvous: ", who, " was refused by rank 0 (", known_[0], "): ", why));
   };
@@ -286,17 +290,25 @@ std::string MeetingPlace::missing() const {
   return count > kNamed ? message(text, " and ", count - kNamed, " more") : text;
 }
 
-Membership MeetingPlace::wait(Deadline deadline) {
+Error MeetingPlace::too_late(const Server& server) const {
+  const auto tenths = std::chrono::round<std::chrono::duration<int64_t, std::deci>>(timeout_);
+  const std::string refusal = last_refusal_.empty() ? server.last_refusal() : last_refusal_;
+  return Error(ErrorCode::kDeadlineExceeded,
+               message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
+                       " did not come within ", static_cast<double>(tenths.count()) / 10, " s. ",
+                       refusal.empty() ? "Nobody was turned away"
+                                       : message("The last that was turned away is ", refusal),
+                       refusal.empty() ? ": is it running, with the same cluster, and can it reach "
+                                         "this address?"
+                                       : " If that was the one, correct it and start it again.",
+                       " Raise the timeout if it only needs longer."));
+}
+
+Membership MeetingPlace::wait(const Server& server, Deadline deadline) {
   report_and_wait(deadline);
   {
     MutexLock lock(mutex_);
-    if (!failure_ && !result_) {
-      const auto tenths = std::chrono::round<std::chrono::duration<int64_t, std::deci>>(timeout_);
-      failure_ =
-          Error(ErrorCode::kDeadlineExceeded,
-                message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
-                        " did not come within ", static_cast<double>(tenths.count()) / 10, " s."));
-    }
+    if (!failure_ && !result_) failure_ = too_late(server);
     answer_all();
   }
   linger(Deadline::after(kLinger));

@@ -54,8 +54,9 @@ class MeetingPlace {
 
   /// A process has come, or asks again.
   void join(const std::string& request, const Reply& reply);
-  /// Waits until all are there and returns the result, or throws what all get.
-  Membership wait(Deadline deadline);
+  /// Waits until all are there and returns the result, or throws what all get. `server` is the one
+  /// that they come to.
+  Membership wait(const Server& server, Deadline deadline);
 
  private:
   struct Seat {
@@ -65,7 +66,7 @@ class MeetingPlace {
     Deadline back_by = Deadline::forever();  ///< when it must have asked again
   };
 
-  void check_member(const Member& member) const;
+  void check_member(const Member& member);
   void seat(const Member& member, const Reply& reply) TUTTI_REQUIRES(mutex_);
   void forget_the_gone() TUTTI_REQUIRES(mutex_);
   void compare_facts(const Member& member) TUTTI_REQUIRES(mutex_);
@@ -75,6 +76,7 @@ class MeetingPlace {
   void answer_waiting() TUTTI_REQUIRES(mutex_);
   void conclude() TUTTI_REQUIRES(mutex_);
   std::string missing() const TUTTI_REQUIRES(mutex_);
+  Error too_late(const Server& server) const TUTTI_REQUIRES(mutex_);
   void report_and_wait(Deadline deadline);
   void linger(Deadline deadline);
 
@@ -89,6 +91,7 @@ class MeetingPlace {
   std::map<int, Seat> seats_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Membership> result_ TUTTI_GUARDED_BY(mutex_);
+  std::string last_refusal_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::rpc::internal

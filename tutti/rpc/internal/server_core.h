@@ -42,6 +42,12 @@ struct ServerCore {
   std::map<std::string, Handlers> handlers TUTTI_GUARDED_BY(mutex);
   std::unordered_map<Reply::Slot*, std::weak_ptr<Reply::Slot>> waiting TUTTI_GUARDED_BY(mutex);
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
+  std::string last_refusal TUTTI_GUARDED_BY(mutex);
+
+  void note_refusal(const std::string& text) {
+    MutexLock lock(mutex);
+    last_refusal = text;
+  }
 };
 
 }  // namespace tutti::rpc::internal
