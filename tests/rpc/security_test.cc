@@ -51,6 +51,7 @@ void add_echo(Server& server) {
 TEST(JobSecret, OptionsWinOverTheEnvironmentAndThatOverFiles) {
   const TempFolder folder;
   tutti::test::write_file(folder.path("secret"), "from a file, long enough\n");
+  chmod(folder.path("secret").c_str(), 0600);
   const EnvironmentVariable no_home("XDG_RUNTIME_DIR", folder.path("run"));
   const EnvironmentVariable variable("TUTTI_JOB_SECRET", "from the environment");
   const EnvironmentVariable file("TUTTI_JOB_SECRET_FILE", folder.path("secret"));
@@ -83,6 +84,31 @@ TEST(JobSecret, ThatOfTheUserIsMadeOnceAndPrivate) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   chmod(path.c_str(), 0644);
   EXPECT_TUTTI_ERROR(find_job_secret({}, true), ErrorCode::kFailedPrecondition, path);
+}
+
+TEST(JobSecret, AFileThatOthersCanReadOrChangeIsRefusedWhereverItIs) {
+  const TempFolder folder;
+  const std::string own = folder.path("tutti/job_secret");
+  const std::string given = folder.path("secret");
+  std::filesystem::create_directories(folder.path("tutti"));
+  for (const std::string& path : {own, given}) {
+    tutti::test::write_file(path, "from a file, long enough\n");
+  }
+  const EnvironmentVariable runtime("XDG_RUNTIME_DIR", folder.path(""));
+  const EnvironmentVariable none("TUTTI_JOB_SECRET", "");
+  for (const std::string& variable : {std::string(), given}) {
+    const EnvironmentVariable file("TUTTI_JOB_SECRET_FILE", variable);
+    const std::string& path = variable.empty() ? own : given;
+    for (const mode_t mode : {0666, 0644, 0604, 0620, 0660}) {
+      chmod(path.c_str(), mode);
+      EXPECT_TUTTI_ERROR(find_job_secret({}, true), ErrorCode::kFailedPrecondition, path,
+                         "other users");
+    }
+    for (const mode_t mode : {0600, 0400, 0640}) {
+      chmod(path.c_str(), mode);
+      EXPECT_EQ(find_job_secret({}, true), "from a file, long enough");
+    }
+  }
 }
 
 TEST(JobSecret, ShortAndMissingOnesAreErrorsThatDoNotTellThem) {

@@ -52,10 +52,13 @@ std::optional<std::string> read_secret_file(const std::string& path, bool own) {
     fail_secret(message("the file ", path, " with the job secret cannot be read: ",
                         std::generic_category().message(errno), "."));
   }
-  if (own && (info.st_uid != geteuid() || !S_ISREG(info.st_mode) || (info.st_mode & 077) != 0)) {
-    fail_secret(message("the file ", path,
-                        " with the job secret of this user can be read or was made "
-                        "by others; delete it."));
+  const bool others_may = (info.st_mode & (S_IWGRP | S_IRWXO)) != 0;
+  const bool of_others = info.st_uid != geteuid() && (own || info.st_uid != 0);
+  if (others_may || of_others || (own && !S_ISREG(info.st_mode))) {
+    fail_secret(
+        message("the file ", path, " with the job secret ",
+                of_others ? "belongs to another user." : "can be read or changed by other users.",
+                own ? " Delete it." : " Make it yours alone: chmod 600.", " Or:"));
   }
   std::array<char, kLongestSecret + 2> bytes;
   size_t size = 0;

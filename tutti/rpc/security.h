@@ -22,7 +22,8 @@ struct SecurityOptions {
 };
 
 /// options.job_secret, else TUTTI_JOB_SECRET, else the content of the file named by
-/// TUTTI_JOB_SECRET_FILE (without white space at the end). Else, only if `loopback_only`, a secret
+/// TUTTI_JOB_SECRET_FILE (without white space at the end), which must belong to this user or root;
+/// no others may read it, and nobody else change it. Else, only if `loopback_only`, a secret
 /// of this user that is made on first use in $XDG_RUNTIME_DIR/tutti or ~/.local/state/tutti,
 /// readable by the user alone. Else, or if the secret found is too short or unreadable,
 /// kFailedPrecondition. Thread-safe; several processes may make the file at once.
