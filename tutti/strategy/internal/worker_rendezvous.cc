@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -26,7 +28,8 @@ namespace {
 
 constexpr char kGatherMethod[] = "/tutti.Group/Gather";
 constexpr std::chrono::milliseconds kRetryTime{500};
-constexpr std::chrono::seconds kConnectTime{30};
+// For connections between workers that have all come, if the last came at the last moment.
+constexpr std::chrono::seconds kConnectTime{5};
 constexpr int kTriesBetweenReports = 10;
 
 // Texts of all ranks, round by round; rank 0 keeps them and answers when a round is complete.
@@ -153,6 +156,21 @@ std::string await_own_host(const std::string& worker, const std::string& address
   }
 }
 
+// A worker that has come to the rendezvous listens; if nobody does any more, it has ended.
+std::shared_ptr<rpc::Channel> connect_to_first(const std::string& worker,
+                                               const std::string& address,
+                                               rpc::ChannelOptions options, Deadline deadline) {
+  const std::string refused = std::generic_category().message(ECONNREFUSED);
+  options.on_waiting = [&](const std::string& why) {
+    if (why.find(refused) == std::string::npos) return;
+    throw Error(ErrorCode::kUnavailable,
+                message("MultiWorkerMirroredStrategy: ", worker,
+                        " came to the rendezvous, but has ended before the workers were connected "
+                        "to each other. Its log says why; start the job again."));
+  };
+  return rpc::Channel::connect(address, options, deadline);
+}
+
 }  // namespace
 
 JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
@@ -201,16 +219,17 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
       options.own_address.empty() ? server->address() : options.own_address;
   meeting.job = options.job;
   meeting.facts = options.facts;
+  meeting.info = options.info;
   meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.when() -
                                                                           Deadline::Clock::now());
   meeting.channel = channel_options;
   const rpc::Membership members = rpc::rendezvous(meeting);
-  // All are there; the last may have come at the last moment.
   const Deadline soon =
       Deadline::at(std::max(deadline.when(), Deadline::after(kConnectTime).when()));
   std::shared_ptr<rpc::Channel> to_first;
   if (options.rank != 0) {
-    to_first = rpc::Channel::connect(members.addresses[0], channel_options, soon);
+    to_first = connect_to_first(message(options.names[0], " (", members.addresses[0], ")"),
+                                members.addresses[0], channel_options, soon);
   }
   GroupOptions group;
   group.rank = options.rank;
@@ -219,11 +238,11 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
   }
   group.epoch = members.epoch;
   group.local_replicas = options.local_replicas;
-  meeting.info = options.info;
   group.implementation = options.implementation;
   group.timeout = options.timeout;
   group.warning = options.warning;
-  group.connect_timeout = options.join_timeout;
+  group.connect_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(soon.when() - Deadline::Clock::now());
   uint64_t round = 0;
   group.gather = [&](const std::string& mine) {
     ++round;
