@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/strategy/internal/multi_worker_extended.h"
+#include "tutti/strategy/internal/tally.h"
 
 #include "tests/multi_worker/shapes.h"
 #include "tests/support/log_capture.h"
@@ -65,6 +66,29 @@ TEST_P(WorkersThatDiffer, LeaveOutAStepOfTraining) {
   };
   expect_all_refuse(training, ErrorCode::kFailedPrecondition,
                     {"in step 3", "in step 4", "/job:worker/task:1", "one has left out a call"});
+}
+
+TEST_P(WorkersThatDiffer, ReadAMetricOnOneWorkerOnly) {
+  const auto training = [](const Strategy& strategy) {
+    const metrics::Mean loss(strategy, "loss");
+    strategy.run([&] { loss.update(at::ones({4})); });
+    if (is_worker(strategy, 0)) static_cast<void>(loss.result());
+    const auto ones = strategy.run([] { return at::ones({2}, at::kDouble); });
+    static_cast<void>(strategy.reduce(ReduceOp::kSum, ones));
+  };
+  expect_all_refuse(training, ErrorCode::kFailedPrecondition, {"metrics::Mean 'loss'"});
+}
+
+TEST(MetricOfOneWorkerOnly, TellsItsLine) {
+  const InProcessCluster cluster(2, {.devices = {"CPU:0"}});
+  const auto errors = cluster.try_run([](const Strategy& strategy) {
+    const metrics::Mean loss(strategy, "loss");
+    if (is_worker(strategy, 0)) static_cast<void>(loss.result());
+    strategy.run([] { get_replica_context()->all_reduce(ReduceOp::kSum, at::ones({4})); });
+  });
+  ASSERT_NE(errors[0], nullptr);
+  const std::string text = internal::text_of(errors[0]);
+  EXPECT_TRUE(text.starts_with("metrics::Mean 'loss': result() at agreement_test.cc:")) << text;
 }
 
 TEST_P(WorkersThatDiffer, DropAStepThatOthersMake) {

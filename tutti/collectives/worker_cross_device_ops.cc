@@ -16,6 +16,7 @@
 #include "tutti/collectives/packing.h"
 #include "tutti/collectives/sparse_reduction.h"
 #include "tutti/nest/leaf.h"
+#include "tutti/values/context_frame.h"
 
 namespace tutti {
 namespace {
@@ -89,7 +90,7 @@ void WorkerCrossDeviceOps::reduce_part(ReduceOp op, const Part& part,
 
 at::Tensor WorkerCrossDeviceOps::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                                            const CommunicationOptions& options) {
-  return reduce_named("reduce", op, value, options);
+  return reduce_named(internal::OperationNameScope::current("reduce"), op, value, options);
 }
 
 at::Tensor WorkerCrossDeviceOps::reduce_named(std::string_view name, ReduceOp op,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <typeinfo>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -86,11 +87,17 @@ Metric::Metric(const Strategy& strategy, const std::string& name, at::IntArrayRe
 
 std::string Metric::who() const { return message("metrics::", kind(), " '", name_, "'"); }
 
-double Metric::result() const {
+double Metric::result(CallSite site) const {
   const at::NoGradGuard no_grad;
   const auto synchronised = variable_sync_on_read_context();
-  const at::Tensor totals = totals_;
-  return compute(totals.to(at::kCPU).contiguous());
+  const internal::OperationNameScope name(who());
+  try {
+    const at::Tensor totals = totals_;
+    return compute(totals.to(at::kCPU).contiguous());
+  } catch (const Error& error) {
+    if (typeid(error) != typeid(Error)) throw;  // a replica that is released must be known as such
+    throw Error(error.code(), message(who(), ": result() at ", site, ": ", error.what()));
+  }
 }
 
 void Metric::reset() const { totals_.assign(0, {.read_value = false}); }

@@ -16,6 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tutti/base/call_site.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/values/variable.h"
 
@@ -40,7 +41,7 @@ class Metric {
 
   /// Over all replicas and updates since the last reset(); 0 if nothing has weight. One
   /// reduction. Inside run() it is a meeting point: every replica must ask.
-  double result() const;
+  double result(CallSite site = CallSite::current()) const;
 
   /// Begins again. Inside run() it is for this replica's numbers only: every replica must
   /// do it.

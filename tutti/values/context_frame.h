@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "tutti/base/call_site.h"
 
@@ -47,6 +48,25 @@ int current_local_replica();
 /// known of a merge_call, which takes any number of arguments and so none for it.
 CallSite last_context_site();
 void set_last_context_site(CallSite site);
+
+/// What this thread combines over workers has this name in messages, for the life of the object,
+/// which must be on the stack. It must be the same on all workers.
+class OperationNameScope {
+ public:
+  explicit OperationNameScope(std::string name);
+  ~OperationNameScope();
+
+  OperationNameScope(const OperationNameScope&) = delete;
+  OperationNameScope& operator=(const OperationNameScope&) = delete;
+  void* operator new(unsigned long) = delete;
+
+  /// That of the outermost scope of this thread; `otherwise` if there is none.
+  static std::string_view current(std::string_view otherwise);
+
+ private:
+  const std::string name_;
+  bool is_outermost_;
+};
 
 /// Pushes a frame for the life of the object, which must be on the stack.
 class FrameScope {

@@ -2,6 +2,8 @@
 
 #include "tutti/values/replica_context.h"
 
+#include <utility>
+
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -10,6 +12,7 @@ namespace {
 
 thread_local const ContextFrame* innermost_frame = nullptr;
 thread_local CallSite context_site;
+thread_local const std::string* operation_name = nullptr;
 
 }  // namespace
 
@@ -23,6 +26,19 @@ int current_local_replica() {
 CallSite last_context_site() { return context_site; }
 
 void set_last_context_site(CallSite site) { context_site = site; }
+
+OperationNameScope::OperationNameScope(std::string name)
+    : name_(std::move(name)), is_outermost_(operation_name == nullptr) {
+  if (is_outermost_) operation_name = &name_;
+}
+
+OperationNameScope::~OperationNameScope() {
+  if (is_outermost_) operation_name = nullptr;
+}
+
+std::string_view OperationNameScope::current(std::string_view otherwise) {
+  return operation_name != nullptr ? std::string_view(*operation_name) : otherwise;
+}
 
 FrameScope::FrameScope(ReplicaHost* host, ReplicaContext* replica, int updated_component)
     : frame_{host, replica, updated_component, innermost_frame} {

@@ -45,6 +45,7 @@ class SyncOnReadVariable final : public VariableImpl {
     }
     std::vector<at::Tensor> parts;
     for (const at::Tensor& component : components()) parts.push_back(component.detach());
+    const internal::OperationNameScope name(message("Variable '", options().name, "'"));
     return host().reduce(to_reduce_op(aggregation), PerReplica<at::Tensor>(std::move(parts)));
   }
 
