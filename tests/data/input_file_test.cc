@@ -92,6 +92,26 @@ TEST(InputFile, RecognizesGzip) {
   EXPECT_EQ(from_disk.read(100), text);
 }
 
+TEST(InputFile, ANameWithGzMustBeginAsGzipDoes) {
+  TempFolder folder;
+  const std::string packed = pack(folder, numbered_lines(100), Compression::kGzip);
+  const std::string path = folder.path("text.gz");
+  for (size_t i = 0; i < 3; ++i) {
+    std::string damaged = packed;
+    damaged[i] = static_cast<char>(damaged[i] ^ 4);
+    write_file(path, damaged);
+    EXPECT_TUTTI_ERROR(InputFile{path}, ErrorCode::kDataLoss, path, "compressed byte 0",
+                       "the name ends in .gz", "Compression::kNone");
+  }
+  write_file(path, "plain");
+  InputFile plain(path, {.compression = Compression::kNone});
+  EXPECT_EQ(plain.read(100), "plain");
+  write_file(path, "");
+  EXPECT_TUTTI_ERROR(InputFile{path}, ErrorCode::kDataLoss, path);
+  write_file(path, packed);
+  EXPECT_EQ(InputFile{path}.read(6), "line 0");
+}
+
 TEST(InputFile, PeekDoesNotMove) {
   TempFolder folder;
   write_file(folder.path("file"), "abcdef");

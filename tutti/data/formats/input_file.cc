@@ -40,7 +40,7 @@ Error system_error(std::string_view who, std::string_view action, std::string_vi
   if (error_number == ENOENT || error_number == ENOTDIR) code = ErrorCode::kNotFound;
   if (error_number == EIO) code = ErrorCode::kDataLoss;
   return Error(code, message(who, ": cannot ", action, " \"", path,
-                             "\": ", std::generic_category().message(error_number), "."));
+                             "\": ", std::generic_category().message(error_number), ".", advice));
 }
 
 }  // namespace internal
@@ -167,7 +167,14 @@ struct InputFile::Impl {
     const Compression asked = options.compression;
     start_plain();
     if (asked == Compression::kAuto) {
-      if (is_gzip(fill(3))) start_packed(Compression::kGzip);
+      if (is_gzip(fill(3))) {
+        start_packed(Compression::kGzip);
+      } else if (!source.in_memory() && source.path().ends_with(".gz")) {
+        // Read as it is, a damaged file would be garbage.
+        throw packed_error(
+            "the name ends in .gz, but the file does not begin as gzip files do. It is damaged, or "
+            "not compressed; for the latter ask for Compression::kNone.");
+      }
     } else if (asked != Compression::kNone) {
       start_packed(asked);
     }
@@ -220,7 +227,7 @@ struct InputFile::Impl {
     member_open = stream_ended = any_member = false;
   }
 
-  uint64_t packed_offset() const { return source.offset() - stream.avail_in; }
+  uint64_t packed_offset() const { return has_stream ? source.offset() - stream.avail_in : offset; }
 
   bool refill_packed() {
     if (stream.avail_in > 0) return true;

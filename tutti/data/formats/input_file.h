@@ -17,7 +17,10 @@
 namespace tutti::data {
 
 enum class Compression {
-  kAuto,  ///< gzip if the file begins as gzip files do, otherwise none
+  /// gzip if the file begins as gzip files do, otherwise none.
+  /// A file whose name ends in .gz but that does not begin so is kDataLoss: it is probably
+  /// damaged.
+  kAuto,
   kNone,
   kGzip,  ///< One member or several, as gzip(1) and cat make them.
   kZlib,
