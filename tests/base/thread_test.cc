@@ -15,6 +15,8 @@
 
 #include "tutti/base/wait_word.h"
 
+#include "tests/support/expect_error.h"
+
 namespace tutti {
 namespace {
 
@@ -69,6 +71,20 @@ TEST(Thread, RunsBesideItsMaker) {
   }
   EXPECT_NE(inside, std::this_thread::get_id());
   static_assert(!std::is_copy_constructible_v<Thread> && !std::is_move_constructible_v<Thread>);
+}
+
+TEST(Thread, ThatTheSystemRefusesIsAnErrorThatNamesTheLimits) {
+  pthread_attr_t before;
+  pthread_attr_t huge;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(pthread_getattr_default_np(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 47), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  EXPECT_TUTTI_ERROR(Thread("tutti/other", [] {}), ErrorCode::kUnavailable, "tutti/other",
+                     "Resource temporarily unavailable", "ulimit -v", "ulimit -u");
+  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
+  pthread_attr_destroy(&before);
+  pthread_attr_destroy(&huge);
 }
 
 }  // namespace

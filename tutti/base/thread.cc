@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <new>
+#include <system_error>
 #include <utility>
+
+#include "tutti/base/error.h"
 
 namespace tutti {
 namespace {
@@ -23,11 +26,21 @@ unsigned fork_count() {
 }
 
 Thread::Thread(std::string name, std::function<void()> body)
-    : thread_([name = std::move(name), body = std::move(body)] {
-        pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-        body();
-      }),
-      fork_count_(fork_count()) {}
+    : thread_(start(std::move(name), std::move(body))), fork_count_(fork_count()) {}
+
+std::thread Thread::start(std::string name, std::function<void()> body) {
+  try {
+    return std::thread([name, body = std::move(body)] {
+      pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+      body();
+    });
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::kUnavailable,
+                message("tutti: cannot start the thread \"", name, "\": ", error.what(),
+                        ". A limit of this process is reached: of its memory (ulimit -v), of the "
+                        "user's threads (ulimit -u) or of the container (pids.max). Raise it."));
+  }
+}
 
 Thread::~Thread() {
   if (fork_count() == fork_count_) {

@@ -14,6 +14,7 @@ namespace tutti {
 /// the kernel) is what `top -H` and a debugger show.
 class Thread {
  public:
+  /// Throws kUnavailable if the system gives no more threads.
   Thread(std::string name, std::function<void()> body);
   ~Thread();
 
@@ -21,6 +22,8 @@ class Thread {
   Thread& operator=(const Thread&) = delete;
 
  private:
+  static std::thread start(std::string name, std::function<void()> body);
+
   std::thread thread_;
   unsigned fork_count_;
 };

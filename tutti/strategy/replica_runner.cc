@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <system_error>
 #include <typeinfo>
 #include <utility>
 
@@ -114,12 +113,12 @@ ReplicaRunner::ReplicaRunner(std::string who, ReplicaHost& host,
       threads_of_replicas_.push_back(
           std::make_unique<Thread>(message("tutti/replica", i), [this, i] { thread_body(i); }));
     }
-  } catch (const std::system_error& error) {
+  } catch (const Error& error) {
     const size_t started = threads_of_replicas_.size() + 1;
     stop();  // the destructor of an object that was never made does not run
     throw Error(ErrorCode::kUnavailable,
-                message(who_, ": cannot start the thread of replica ", started, " of ", size(),
-                        ": ", error.what(), ". Use fewer replicas or raise the limit."));
+                message(who_, ": replica ", started, " of ", size(),
+                        " has no thread: ", error.what(), " Or use fewer replicas."));
   }
 }
 
