@@ -4,7 +4,6 @@
 
 #include <sys/resource.h>
 
-#include <csignal>
 #include <filesystem>
 
 #include <ATen/ATen.h>
@@ -18,7 +17,6 @@
 namespace tutti::data::cache_full_disk_test {
 
 void limit_file_size(rlim_t bytes) {
-  std::signal(SIGXFSZ, SIG_IGN);
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
   limit.rlim_cur = bytes;
@@ -40,7 +38,7 @@ TEST(CacheFullDisk, IsAnErrorThatStaysAndLeavesNoFile) {
       }
     };
     EXPECT_TUTTI_ERROR(drain(), ErrorCode::kFailedPrecondition, "Dataset::cache", "write", path,
-                       "File too large");
+                       "File too large", "ulimit -f");
     EXPECT_GT(delivered, 0);
     EXPECT_LT(delivered, 100);
     EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kFailedPrecondition, "File too large");

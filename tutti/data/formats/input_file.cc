@@ -39,6 +39,8 @@ Error system_error(std::string_view who, std::string_view action, std::string_vi
   ErrorCode code = ErrorCode::kFailedPrecondition;
   if (error_number == ENOENT || error_number == ENOTDIR) code = ErrorCode::kNotFound;
   if (error_number == EIO) code = ErrorCode::kDataLoss;
+  const char* const advice =
+      error_number == EFBIG ? " Is there a limit on the size of files (ulimit -f)?" : "";
   return Error(code, message(who, ": cannot ", action, " \"", path,
                              "\": ", std::generic_category().message(error_number), ".", advice));
 }

@@ -3,11 +3,14 @@
 #include "tutti/data/formats/output_file.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <ctime>
 #include <new>
 #include <utility>
 #include <vector>
@@ -15,6 +18,28 @@
 #include "tutti/base/log.h"
 
 namespace tutti::data {
+namespace {
+
+// A write beyond the limit on the size of files is an error of that write; the signal that comes
+// with it would end the process.
+ssize_t write_without_signal(int descriptor, const char* bytes, size_t size) {
+  sigset_t signal;
+  sigset_t before;
+  sigemptyset(&signal);
+  sigaddset(&signal, SIGXFSZ);
+  ::pthread_sigmask(SIG_BLOCK, &signal, &before);
+  const ssize_t count = ::write(descriptor, bytes, size);
+  const int error = errno;
+  if (sigismember(&before, SIGXFSZ) == 0) {
+    const timespec now = {};
+    if (count < 0 && error == EFBIG) ::sigtimedwait(&signal, nullptr, &now);
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  errno = error;
+  return count;
+}
+
+}  // namespace
 
 struct OutputFile::Impl {
   OutputFileOptions options;
@@ -68,7 +93,8 @@ struct OutputFile::Impl {
 
   void send(const char* bytes, size_t size) {
     while (size > 0) {
-      const ssize_t count = ::write(descriptor, bytes, std::min(size, size_t{1} << 30));
+      const ssize_t count =
+          write_without_signal(descriptor, bytes, std::min(size, size_t{1} << 30));
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) {
         is_broken = true;
