@@ -20,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/log_capture.h"
 
 namespace tutti::data::dataset_test {
 
@@ -244,6 +245,42 @@ TEST(Dataset, ErrorsOfFunctionsReachTheConsumerWithTheirType) {
       EXPECT_THROW(pass.next(), std::out_of_range) << "for good";
     }
   }
+}
+
+// Each of them is the only thing that a user sees of a function deep in a pipeline.
+TEST(Dataset, ErrorsOfFunctionsTellStageAndElement) {
+  const auto libtorch = [](int64_t i) {
+    if (i == 7) at::ones({2, 3}).select(0, i);
+    return i;
+  };
+  const auto tutti = [](int64_t i) {
+    if (i == 7) throw Error(ErrorCode::kNotFound, "no such image.");
+    return i;
+  };
+  const auto own = [](int64_t i) {
+    if (i == 7) throw std::out_of_range("seven");
+    return i;
+  };
+  for (const int threads : {0, 1, 3}) {
+    const MapOptions options = {.num_parallel_calls = threads};
+    const std::string place = "in Dataset::map, element 5 of its input, counted from 0";
+    const auto numbers = range(2, 20);
+    try {
+      all_of(numbers.map(libtorch, options));
+      ADD_FAILURE();
+    } catch (const c10::IndexError& error) {
+      EXPECT_NE(std::string(error.what()).find(place), std::string::npos) << error.what();
+    }
+    EXPECT_TUTTI_ERROR(all_of(numbers.map(tutti, options)), ErrorCode::kNotFound,
+                       "no such image. (" + place + ")");
+    const test::LogCapture log;
+    EXPECT_THROW(all_of(numbers.map(own, options)), std::out_of_range);
+    EXPECT_EQ(log.count("an exception " + place + ": seven"), 1) << log.text();
+  }
+  const test::LogCapture log;
+  const auto filtered = range(2, 20).filter([&](int64_t i) { return own(i) % 2 == 0; });
+  EXPECT_THROW(all_of(filtered), std::out_of_range);
+  EXPECT_EQ(log.count("in Dataset::filter, element 5 of its input"), 1) << log.text();
 }
 
 TEST(Dataset, DroppingAPassHalfWayStopsItsThreads) {

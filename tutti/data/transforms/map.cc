@@ -9,9 +9,13 @@
 #include <chrono>
 #include <exception>
 #include <list>
+#include <typeinfo>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/mutex.h"
 #include "tutti/base/thread.h"
 #include "tutti/data/transforms.h"
@@ -20,6 +24,29 @@
 namespace tutti::data {
 namespace {
 
+// The exception under way, which a function of the program threw, with the stage and the element.
+// Its type stays; where nothing can be added to it, the log has the place.
+std::exception_ptr with_element(const char* stage, int64_t element) {
+  const auto where = [&] {
+    return message("in ", stage, ", element ", element, " of its input, counted from 0");
+  };
+  try {
+    throw;
+  } catch (c10::Error& error) {
+    error.add_context(where());
+    return std::current_exception();
+  } catch (const Error& error) {
+    if (typeid(error) != typeid(Error)) return std::current_exception();
+    return std::make_exception_ptr(Error(error.code(), message(error.what(), " (", where(), ")")));
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, message("an exception ", where(), ": ", error.what()));
+    return std::current_exception();
+  } catch (...) {
+    log(LogLevel::kError, message("an exception ", where()));
+    return std::current_exception();
+  }
+}
+
 class MapStream final : public ElementStream {
  public:
   MapStream(std::unique_ptr<ElementStream> input, const ElementFn& fn, Iteration::Stage& stage)
@@ -27,10 +54,19 @@ class MapStream final : public ElementStream {
 
   bool next(Element& out) override {
     if (!input_->next(out)) return false;
-    out = stage_.measure([&] { return fn_(std::move(out)); });
+    const int64_t element = element_++;
+    try {
+      out = stage_.measure([&] { return fn_(std::move(out)); });
+    } catch (...) {
+      std::rethrow_exception(with_element("Dataset::map", element));
+    }
     return true;
   }
-  int64_t skip(int64_t n) override { return input_->skip(n); }
+  int64_t skip(int64_t n) override {
+    const int64_t skipped = input_->skip(n);
+    element_ += skipped;
+    return skipped;
+  }
   void save(StateWriter& state) override {
     state.tag("map");
     state.number(0);
@@ -48,6 +84,7 @@ class MapStream final : public ElementStream {
   std::unique_ptr<ElementStream> input_;
   const ElementFn& fn_;
   Iteration::Stage& stage_;
+  int64_t element_ = 0;  // since this stream began
 };
 
 // Handing an element from thread to thread costs more than a small function, so workers take
@@ -180,6 +217,7 @@ class ParallelMapStream final : public ElementStream {
       std::exception_ptr error;
       elements.clear();
       std::chrono::steady_clock::time_point begin;
+      int64_t first = 0;
       {
         const MutexLock input_lock(input_mutex_);
         if (!reserve(run)) return;
@@ -195,13 +233,14 @@ class ParallelMapStream final : public ElementStream {
           error = std::current_exception();
         }
         elements.resize(pulled);
+        first = std::exchange(pulled_, pulled_ + static_cast<int64_t>(pulled));
         if (pulled < wanted) end();
         if (elements.empty() && error == nullptr) {
           give_back(run);
           return;
         }
       }
-      call(elements, error);
+      call(elements, first, error);
       const auto took = std::chrono::steady_clock::now() - begin;
       const MutexLock lock(mutex_);
       adapt(took);
@@ -213,8 +252,9 @@ class ParallelMapStream final : public ElementStream {
     }
   }
 
-  // The function of all elements, or of those before the first error.
-  void call(std::vector<Element>& elements, std::exception_ptr& error) {
+  // The function of all elements, or of those before the first error; `first` is the number of
+  // the first.
+  void call(std::vector<Element>& elements, int64_t first, std::exception_ptr& error) {
     const auto begin = std::chrono::steady_clock::now();
     size_t done = 0;
     try {
@@ -222,7 +262,7 @@ class ParallelMapStream final : public ElementStream {
         elements[done] = fn_(std::move(elements[done]));
       }
     } catch (...) {
-      error = std::current_exception();
+      error = with_element("Dataset::map", first + static_cast<int64_t>(done));
     }
     stage_.add(static_cast<int64_t>(std::min(done + 1, elements.size())),
                std::chrono::steady_clock::now() - begin);
@@ -265,6 +305,7 @@ class ParallelMapStream final : public ElementStream {
 
   Mutex input_mutex_;  // taken before mutex_
   std::unique_ptr<ElementStream> input_;
+  int64_t pulled_ TUTTI_GUARDED_BY(input_mutex_) = 0;
   const ElementFn& fn_;
   Iteration::Stage& stage_;
   const int threads_;
@@ -331,7 +372,12 @@ class FilterStream final : public ElementStream {
 
   bool next(Element& out) override {
     while (input_->next(out)) {
-      if (stage_.measure([&] { return keep_(out); })) return true;
+      const int64_t element = element_++;
+      try {
+        if (stage_.measure([&] { return keep_(out); })) return true;
+      } catch (...) {
+        std::rethrow_exception(with_element("Dataset::filter", element));
+      }
     }
     return false;
   }
@@ -348,6 +394,7 @@ class FilterStream final : public ElementStream {
   std::unique_ptr<ElementStream> input_;
   const PredicateFn& keep_;
   Iteration::Stage& stage_;
+  int64_t element_ = 0;
 };
 
 class FilterNode final : public Node {
