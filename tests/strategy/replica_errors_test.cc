@@ -65,6 +65,29 @@ TEST_P(ReplicaErrors, LibTorchErrorsKeepTheirType) {
                c10::Error);
 }
 
+TEST_P(ReplicaErrors, LibTorchErrorsNameReplicaAndStep) {
+  strategy_.run([] {});
+  for (const bool subclass : {false, true}) {
+    std::string text;
+    try {
+      strategy_.run([&] {
+        if (my_id() == 1 && subclass) at::ones({2, 3}).select(0, 7);
+        if (my_id() == 1) at::mm(at::ones({2, 3}), at::ones({2, 3}));
+        get_replica_context()->all_reduce(ReduceOp::kSum, 1);
+      });
+    } catch (const c10::IndexError& error) {
+      EXPECT_TRUE(subclass);
+      text = error.what();
+    } catch (const c10::Error& error) {
+      EXPECT_FALSE(subclass);
+      text = error.what();
+    }
+    const std::string place = message("In replica 1 of ", strategy_.num_replicas_in_sync(),
+                                      ", step ", subclass ? 3 : 2, " of MirroredStrategy::run");
+    EXPECT_NE(text.find(place), std::string::npos) << text;
+  }
+}
+
 TEST_P(ReplicaErrors, TypesOutsideTheStandardHierarchyAreKept) {
   try {
     strategy_.run([] {

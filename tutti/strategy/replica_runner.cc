@@ -43,10 +43,14 @@ bool is_cancellation(const std::exception_ptr& error) {
   }
 }
 
-void add_explanation(c10::Error& error, const internal::ErrorExplainer& explainer,
-                     const ReplicaContext& context) {
-  std::string more = explainer.explain(context, error.what_without_backtrace());
+// LibTorch knows neither replicas nor steps.
+void add_explanation(c10::Error& error, const internal::ErrorExplainer* explainer,
+                     const ReplicaContext& context, const std::string& who, uint64_t step) {
+  std::string more;
+  if (explainer != nullptr) more = explainer->explain(context, error.what_without_backtrace());
   if (!more.empty()) error.add_context(std::move(more));
+  error.add_context(message("In replica ", context.replica_id_in_sync_group(), " of ",
+                            context.num_replicas_in_sync(), ", step ", step, " of ", who, "::run"));
 }
 
 int checked_threads(const std::string& who, const ReplicaRunnerOptions& options, size_t replicas) {
@@ -153,6 +157,7 @@ void ReplicaRunner::run(FunctionRef<void(ReplicaContext&)> fn) {
     for (Replica& replica : replicas_) replica.random->begin(key);
   }
   fn_ = fn;
+  ++runs_;
   caller_ = &caller;
   tally_.store(0, std::memory_order_relaxed);
   failed_meeting_.store(~uint32_t{0}, std::memory_order_relaxed);
@@ -233,7 +238,7 @@ void ReplicaRunner::call_function(int replica) {
     fn_(*me.context);
   } catch (c10::Error& error) {
     // The same object goes on, so its type does.
-    if (frame.explainer() != nullptr) add_explanation(error, *frame.explainer(), *me.context);
+    add_explanation(error, frame.explainer(), *me.context, who_, runs_);
     throw;
   }
 }

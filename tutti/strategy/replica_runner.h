@@ -144,6 +144,7 @@ class ReplicaRunner {
   std::vector<Replica> replicas_;
   std::vector<MeetingNote> notes_;
 
+  uint64_t runs_ = 0;  // written by the caller whose turn it is
   std::atomic<uint64_t> failed_runs_{0};
 
   // One run.
