@@ -144,7 +144,8 @@ TEST(Errors, OfArgumentsShowTheValue) {
   EXPECT_TUTTI_ERROR(
       tutti::StrategyConfig::from_json(R"({"device": "CPU:0"})"), ErrorCode::kInvalidArgument,
       "make_strategy: unknown key \"device\"; known are strategy, devices, parameter_device, "
-      "threads_per_replica, concurrent_replicas.");
+      "threads_per_replica, concurrent_replicas, join_timeout, communication_timeout, tls_ca_file, "
+      "tls_certificate_file, tls_key_file.");
 }
 
 TEST(Errors, OfADeadlineSayWhoIsMissing) {

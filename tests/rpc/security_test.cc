@@ -125,6 +125,17 @@ TEST(JobSecret, ShortAndMissingOnesAreErrorsThatDoNotTellThem) {
   EXPECT_TUTTI_ERROR(find_job_secret({}, true), ErrorCode::kFailedPrecondition, "/nowhere/secret");
 }
 
+TEST(SecurityOptions, TakeCertificatesFromTheEnvironmentUnlessTheyHaveSome) {
+  const EnvironmentVariable ca("TUTTI_TLS_CA_FILE", "ca.pem");
+  const EnvironmentVariable certificate("TUTTI_TLS_CERTIFICATE_FILE", "own.pem");
+  const EnvironmentVariable key("TUTTI_TLS_KEY_FILE", "own.key");
+  const SecurityOptions found = with_environment(with_secret());
+  EXPECT_EQ(found.job_secret, kSecret);
+  EXPECT_EQ(found.ca_file + found.certificate_file + found.key_file, "ca.pemown.pemown.key");
+  const SecurityOptions given = with_environment({.ca_file = "other.pem"});
+  EXPECT_EQ(given.ca_file + given.certificate_file + given.key_file, "other.pem");
+}
+
 TEST(IsLoopback, LooksAtTheHostOnly) {
   for (const char* address : {"localhost:1", "127.0.0.1:0", "127.9.9.9:1", "[::1]:80"}) {
     EXPECT_TRUE(is_loopback(address)) << address;

@@ -173,6 +173,26 @@ TEST(StrategyFlags, BothFormsAreRead) {
   EXPECT_EQ(parse({}), StrategyConfig{});
 }
 
+TEST(StrategyFlags, OfWorkersAreTimeoutsAndCertificates) {
+  const StrategyConfig expected{.strategy = "multi_worker_mirrored",
+                                .join_timeout = 60,
+                                .communication_timeout = 20,
+                                .tls_ca_file = "ca.pem",
+                                .tls_certificate_file = "a.pem",
+                                .tls_key_file = "a.key"};
+  EXPECT_EQ(
+      parse({"--strategy=multi_worker_mirrored", "--join-timeout=60", "--communication-timeout=20",
+             "--tls-ca-file=ca.pem", "--tls-certificate-file", "a.pem", "--tls-key-file=a.key"}),
+      expected);
+  EXPECT_EQ(StrategyConfig::from_json(
+                R"({"strategy": "multi_worker_mirrored", "join_timeout": 60,
+                    "communication_timeout": 20, "tls_ca_file": "ca.pem",
+                    "tls_certificate_file": "a.pem", "tls_key_file": "a.key"})"),
+            expected);
+  EXPECT_TUTTI_ERROR(make_strategy(StrategyConfig{.join_timeout = 60}), ErrorCode::kInvalidArgument,
+                     "for multi_worker_mirrored, not for mirrored");
+}
+
 TEST(StrategyFlags, OnlyOurFlagsAreTakenOut) {
   Arguments arguments({"--epochs=3", "--strategy", "one_device", "input.txt", "--devices=CPU:2",
                        "--device=x", "--strategy-x", "-v"});

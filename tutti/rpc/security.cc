@@ -150,6 +150,14 @@ std::string find_job_secret(const SecurityOptions& options, bool loopback_only) 
   return internal::locate_job_secret(options, loopback_only).value;
 }
 
+SecurityOptions with_environment(SecurityOptions options) {
+  if (options.has_certificates()) return options;
+  options.ca_file = read_env("TUTTI_TLS_CA_FILE").value_or("");
+  options.certificate_file = read_env("TUTTI_TLS_CERTIFICATE_FILE").value_or("");
+  options.key_file = read_env("TUTTI_TLS_KEY_FILE").value_or("");
+  return options;
+}
+
 bool is_loopback(const std::string& address) {
   const std::string host = internal::split_address("rpc::is_loopback", address).host;
   return host == "localhost" || host == "::1" || host.starts_with("127.");

@@ -29,6 +29,10 @@ struct SecurityOptions {
 /// kFailedPrecondition. Thread-safe; several processes may make the file at once.
 std::string find_job_secret(const SecurityOptions& options, bool loopback_only);
 
+/// The options, with the files of TUTTI_TLS_CA_FILE, TUTTI_TLS_CERTIFICATE_FILE and
+/// TUTTI_TLS_KEY_FILE if they have no certificates themselves.
+SecurityOptions with_environment(SecurityOptions options);
+
 /// Is the host of "host:port" this machine itself (localhost, 127.x.y.z, ::1)? Asks no name server.
 bool is_loopback(const std::string& address);
 

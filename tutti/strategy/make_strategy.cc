@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -74,23 +76,64 @@ int read_count(const std::string& key, const nlohmann::json& value) {
   return value.get<int>();
 }
 
+// Fields of the configuration that need no care of their own; "join_timeout" is --join-timeout too.
+struct Count {
+  const char* key;
+  int StrategyConfig::*field;
+};
+struct Text {
+  const char* key;
+  std::string StrategyConfig::*field;
+};
+constexpr Count kCounts[] = {{"threads_per_replica", &StrategyConfig::threads_per_replica},
+                             {"concurrent_replicas", &StrategyConfig::concurrent_replicas},
+                             {"join_timeout", &StrategyConfig::join_timeout},
+                             {"communication_timeout", &StrategyConfig::communication_timeout}};
+constexpr Text kTexts[] = {{"strategy", &StrategyConfig::strategy},
+                           {"parameter_device", &StrategyConfig::parameter_device},
+                           {"tls_ca_file", &StrategyConfig::tls_ca_file},
+                           {"tls_certificate_file", &StrategyConfig::tls_certificate_file},
+                           {"tls_key_file", &StrategyConfig::tls_key_file}};
+
+std::string flag_of(const char* key) {
+  std::string flag = message("--", key);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+// Whether the key is one of these; then the field has the value.
+bool read_count_or_text(StrategyConfig& config, const std::string& key,
+                        const nlohmann::json& value) {
+  for (const Count& count : kCounts) {
+    if (key != count.key) continue;
+    config.*count.field = read_count(key, value);
+    return true;
+  }
+  for (const Text& text : kTexts) {
+    if (key != text.key) continue;
+    if (!value.is_string()) refuse_value(key, value, "a string");
+    config.*text.field = value.get<std::string>();
+    return true;
+  }
+  return false;
+}
+
+bool is_flag(const std::string& name) {
+  const auto same = [&name](const auto& each) { return name == flag_of(each.key); };
+  return name == "--devices" || name == "--strategy-config" ||
+         std::any_of(std::begin(kCounts), std::end(kCounts), same) ||
+         std::any_of(std::begin(kTexts), std::end(kTexts), same);
+}
+
 // The flags found, by name; takes them out of argv.
 std::map<std::string, std::string> take_flags(int& argc, char** argv) {
-  static const char* const kNames[] = {"--strategy",
-                                       "--devices",
-                                       "--parameter-device",
-                                       "--threads-per-replica",
-                                       "--concurrent-replicas",
-                                       "--strategy-config"};
   std::map<std::string, std::string> found;
   int kept = argc > 0 ? 1 : 0;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
     const std::string name = argument.substr(0, equals);
-    bool ours = false;
-    for (const char* known : kNames) ours = ours || name == known;
-    if (!ours) {
+    if (!is_flag(name)) {
       argv[kept++] = argv[i];
       continue;
     }
@@ -108,6 +151,21 @@ std::map<std::string, std::string> take_flags(int& argc, char** argv) {
   return found;
 }
 
+MultiWorkerMirroredStrategyOptions multi_worker_options(const StrategyConfig& config) {
+  MultiWorkerMirroredStrategyOptions options;
+  options.devices = config.devices;
+  options.runner = {.threads_per_replica = config.threads_per_replica,
+                    .concurrent_replicas = config.concurrent_replicas};
+  options.security = {.ca_file = config.tls_ca_file,
+                      .certificate_file = config.tls_certificate_file,
+                      .key_file = config.tls_key_file};
+  if (config.join_timeout > 0) options.join_timeout = std::chrono::seconds(config.join_timeout);
+  if (config.communication_timeout > 0) {
+    options.communication_options.timeout = std::chrono::seconds(config.communication_timeout);
+  }
+  return options;
+}
+
 }  // namespace
 
 StrategyConfig StrategyConfig::from_json(std::string_view text) {
@@ -116,22 +174,13 @@ StrategyConfig StrategyConfig::from_json(std::string_view text) {
     const nlohmann::json json = nlohmann::json::parse(text);
     if (!json.is_object()) refuse("the configuration is no JSON object {...}.");
     for (const auto& [key, value] : json.items()) {
-      if (key == "strategy") {
-        if (!value.is_string()) refuse_value(key, value, "a string");
-        config.strategy = value.get<std::string>();
-      } else if (key == "devices") {
+      if (key == "devices") {
         config.devices = read_devices(value);
-      } else if (key == "parameter_device") {
-        if (!value.is_string()) refuse_value(key, value, "a string");
-        config.parameter_device = value.get<std::string>();
-      } else if (key == "threads_per_replica") {
-        config.threads_per_replica = read_count(key, value);
-      } else if (key == "concurrent_replicas") {
-        config.concurrent_replicas = read_count(key, value);
-      } else {
+      } else if (!read_count_or_text(config, key, value)) {
         refuse(message("unknown key \"", key,
                        "\"; known are strategy, devices, parameter_device, "
-                       "threads_per_replica, concurrent_replicas."));
+                       "threads_per_replica, concurrent_replicas, join_timeout, "
+                       "communication_timeout, tls_ca_file, tls_certificate_file, tls_key_file."));
       }
     }
   } catch (const nlohmann::json::exception& error) {
@@ -142,7 +191,7 @@ StrategyConfig StrategyConfig::from_json(std::string_view text) {
 
 StrategyConfig parse_strategy_flags(int& argc, char** argv) {
   const auto flags = take_flags(argc, argv);
-  const auto flag = [&flags](const char* name) -> std::optional<std::string> {
+  const auto flag = [&flags](const std::string& name) -> std::optional<std::string> {
     const auto found = flags.find(name);
     if (found == flags.end()) return std::nullopt;
     return found->second;
@@ -155,14 +204,13 @@ StrategyConfig parse_strategy_flags(int& argc, char** argv) {
       throw Error(error.code(), message(error.what(), " (in the file \"", *path, "\")"));
     }
   }
-  if (const auto name = flag("--strategy")) config.strategy = *name;
   if (const auto devices = flag("--devices")) config.devices = split_devices(*devices);
-  if (const auto device = flag("--parameter-device")) config.parameter_device = *device;
-  if (const auto count = flag("--threads-per-replica")) {
-    config.threads_per_replica = parse_count("--threads-per-replica", *count);
+  for (const Text& text : kTexts) {
+    if (const auto value = flag(flag_of(text.key))) config.*text.field = *value;
   }
-  if (const auto count = flag("--concurrent-replicas")) {
-    config.concurrent_replicas = parse_count("--concurrent-replicas", *count);
+  for (const Count& count : kCounts) {
+    const std::string name = flag_of(count.key);
+    if (const auto value = flag(name)) config.*count.field = parse_count(name, *value);
   }
   return config;
 }
@@ -171,6 +219,13 @@ Strategy make_strategy(const StrategyConfig& config) {
   if (!config.parameter_device.empty() && config.strategy != "central_storage") {
     refuse(message("parameter_device is \"", config.parameter_device, "\", but ", config.strategy,
                    " has none; only central_storage has."));
+  }
+  const bool has_peers = config.join_timeout != 0 || config.communication_timeout != 0 ||
+                         !config.tls_ca_file.empty() || !config.tls_certificate_file.empty() ||
+                         !config.tls_key_file.empty();
+  if (has_peers && config.strategy != "multi_worker_mirrored") {
+    refuse(message("timeouts and TLS files are for multi_worker_mirrored, not for ",
+                   config.strategy, "."));
   }
   if (config.strategy == "mirrored") {
     return MirroredStrategy(config.devices,
@@ -183,10 +238,7 @@ Strategy make_strategy(const StrategyConfig& config) {
                                               .concurrent_replicas = config.concurrent_replicas}});
   }
   if (config.strategy == "multi_worker_mirrored") {
-    return MultiWorkerMirroredStrategy(
-        nullptr, {.devices = config.devices,
-                  .runner = {.threads_per_replica = config.threads_per_replica,
-                             .concurrent_replicas = config.concurrent_replicas}});
+    return MultiWorkerMirroredStrategy(nullptr, multi_worker_options(config));
   }
   if (config.strategy == "one_device") {
     if (config.devices.size() > 1) {
@@ -215,8 +267,12 @@ const char* strategy_flags_help() {
          "                            one_device or default\n"
          "  --devices=LIST            e.g. CPU:0,CPU:1 or GPU:0; empty: all GPUs, else all CPUs\n"
          "  --parameter-device=NAME   of central_storage, e.g. CPU:0\n"
-         "  --threads-per-replica=N   0: usable cores divided by replicas\n"
+         "  --threads-per-replica=N   0: usable cores divided by replicas and workers\n"
          "  --concurrent-replicas=N   0: all at once; 1: one after the other\n"
+         "  --join-timeout=SECONDS    for all workers to come\n"
+         "  --communication-timeout=SECONDS  of one call between workers\n"
+         "  --tls-ca-file=FILE --tls-certificate-file=FILE --tls-key-file=FILE\n"
+         "                            certificates of this worker (PEM)\n"
          "  --strategy-config=FILE    the same settings as JSON; flags win over it\n";
 }
 

@@ -21,6 +21,14 @@ struct StrategyConfig {
   int threads_per_replica = 0;
   int concurrent_replicas = 0;
 
+  // Of multi_worker_mirrored. Times are in seconds; 0, and empty names, leave it to the
+  // environment.
+  int join_timeout = 0;
+  int communication_timeout = 0;
+  std::string tls_ca_file = {};
+  std::string tls_certificate_file = {};
+  std::string tls_key_file = {};
+
   /// Reads {"strategy": "mirrored", "devices": ["CPU:0", "CPU:1"], ...}. Throws
   /// kInvalidArgument that names the key and lists the known ones.
   static StrategyConfig from_json(std::string_view text);
@@ -34,6 +42,8 @@ Strategy make_strategy(const StrategyConfig& config);
 ///   --strategy=mirrored|multi_worker_mirrored|central_storage|one_device|default
 ///   --devices=CPU:0,CPU:1
 ///   --parameter-device=CPU:0   --threads-per-replica=N   --concurrent-replicas=N
+///   --join-timeout=SECONDS   --communication-timeout=SECONDS
+///   --tls-ca-file=FILE   --tls-certificate-file=FILE   --tls-key-file=FILE
 ///   --strategy-config=FILE
 /// A flag wins over the file. "--flag value" is accepted as well.
 Strategy make_strategy(int& argc, char** argv);

@@ -43,6 +43,29 @@ class LoneWorkerExtended final : public LocalExtended {
   const std::shared_ptr<ClusterResolver> resolver_;
 };
 
+// The time of a variable of the environment, in seconds; nothing if it is not set.
+std::optional<std::chrono::milliseconds> read_seconds(const char* variable) {
+  const std::optional<std::string> text = read_env(variable);
+  if (!text) return {};
+  int seconds = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), seconds);
+  if (error != std::errc() || end != text->data() + text->size() || seconds <= 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message(kMultiWorkerName, ": ", variable, " is \"", *text,
+                        "\"; it must be a whole number of seconds, 1 or more."));
+  }
+  return std::chrono::seconds(seconds);
+}
+
+// What the options leave open and the environment says.
+MultiWorkerMirroredStrategyOptions with_environment(MultiWorkerMirroredStrategyOptions options) {
+  std::optional<std::chrono::milliseconds>& timeout = options.communication_options.timeout;
+  if (!timeout) timeout = read_seconds("TUTTI_COMMUNICATION_TIMEOUT");
+  if (!options.join_timeout) options.join_timeout = read_seconds("TUTTI_JOIN_TIMEOUT");
+  options.security = rpc::with_environment(std::move(options.security));
+  return options;
+}
+
 std::vector<DeviceSpec> devices_of_worker(const MultiWorkerMirroredStrategyOptions& options) {
   std::vector<std::string> names = options.devices;
   if (names.empty() && list_logical_devices("GPU").empty()) names = {"CPU:0"};
@@ -128,7 +151,7 @@ std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& r
   meeting.security = options.security;
   meeting.implementation = options.communication_options.implementation;
   meeting.local_replicas = static_cast<int>(devices.size());
-  meeting.join_timeout = options.join_timeout;
+  meeting.join_timeout = options.join_timeout.value_or(meeting.join_timeout);
   meeting.timeout = options.communication_options.timeout.value_or(meeting.timeout);
   meeting.warning = options.runner.meeting_warning;
   const internal::JoinedWorkers joined = internal::join_workers(meeting);
@@ -152,7 +175,9 @@ std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& r
 }
 
 std::shared_ptr<StrategyExtended> make_multi_worker(
-    std::shared_ptr<ClusterResolver> given, const MultiWorkerMirroredStrategyOptions& options) {
+    std::shared_ptr<ClusterResolver> given,
+    const MultiWorkerMirroredStrategyOptions& given_options) {
+  const MultiWorkerMirroredStrategyOptions options = with_environment(given_options);
   options.communication_options.validate();
   const std::shared_ptr<ClusterResolver> resolver = resolve_cluster(std::move(given));
   const ClusterSpec spec = resolver->cluster_spec();

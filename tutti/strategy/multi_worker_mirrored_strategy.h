@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,17 @@ struct MultiWorkerMirroredStrategyOptions {
   std::vector<std::string> devices = {};
 
   /// Of every collective call; what a call sets itself wins. `implementation` chooses the way
-  /// between workers; `timeout` is how long a worker waits for the others in one call, five minutes
-  /// if unset.
+  /// between workers; `timeout` is how long a worker waits for the others in one call: if unset,
+  /// the seconds of TUTTI_COMMUNICATION_TIMEOUT, else five minutes.
   CommunicationOptions communication_options = {};
 
   /// The job secret, and certificates for encrypted connections. Needed as soon as an address is
-  /// not loopback; docs/guide/security.md.
+  /// not loopback; what is not set is looked for in the environment. docs/guide/security.md.
   rpc::SecurityOptions security = {};
 
-  /// How long to wait for all workers to come.
-  std::chrono::milliseconds join_timeout{300'000};
+  /// How long to wait for all workers to come: if unset, the seconds of TUTTI_JOIN_TIMEOUT, else
+  /// five minutes.
+  std::optional<std::chrono::milliseconds> join_timeout = std::nullopt;
 
   /// Threads, turns and time limits of the replicas.
   ReplicaRunnerOptions runner = {};
