@@ -376,15 +376,15 @@ TEST(DistributedDataset, SaysHowItSharded) {
     mirrored(2).distribute_dataset(data::range(8).batch(4));
     EXPECT_TRUE(
         log_has(log, LogLevel::kInfo,
-                "MirroredStrategy: input of worker 0 of 1: sharded by data (kData), because not "
-                "all of its elements come from files: the one worker reads all."));
+                "MirroredStrategy: input of worker 0 of 1: sharded by data (kData), because its "
+                "elements are not read file by file: the one worker reads all."));
   }
   test::LogCapture log;
   read_workers(2, 2, data::range(8).batch(4));
   EXPECT_TRUE(
-      log_has(log, LogLevel::kWarning,
+      log_has(log, LogLevel::kInfo,
               "ClaimedWorkerStrategy: input of worker 1 of 2: sharded by data (kData), because "
-              "not all of its elements come from files: of the 4 pieces of each batch this "
+              "its elements are not read file by file: of the 4 pieces of each batch this "
               "worker keeps numbers 1 and 3."));
 }
 

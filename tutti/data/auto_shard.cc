@@ -176,10 +176,12 @@ class Sharder {
   ShardedPipeline by_file(bool required) {
     Origins origins;
     find_origins(*node_, origins);
-    if (origins.others || (origins.readers.empty() && origins.expanders.empty())) {
-      const std::string reason = "not all of its elements come from files";
+    const bool has_files = !origins.readers.empty() || !origins.expanders.empty();
+    if (origins.others || !has_files) {
+      const std::string reason = has_files ? "not all of its elements are read file by file"
+                                           : "its elements are not read file by file";
       if (required) refuse_files(reason);
-      return by_data("because " + reason, request_.num_workers > 1);
+      return by_data("because " + reason, has_files && request_.num_workers > 1);
     }
     if (request_.num_workers == 1) {
       return by_rows(node_, AutoShardPolicy::kFile,
