@@ -27,8 +27,10 @@ auto Strategy::run(const F& fn, A&&... args) const {
   using Call = internal::ReplicaCall<F, A...>;
   static_assert(Call::kCallable,
                 "Strategy::run: fn cannot be called with one replica's share of these arguments (a "
-                "per-replica tuple may arrive whole or spread out; other arguments arrive as "
-                "const&; a `mutable` lambda is not accepted, because all replicas share it)");
+                "per-replica tuple may arrive whole or spread out; other arguments, such as the "
+                "elements of a dataset that is not distributed, arrive whole on every replica, as "
+                "const&: give those of distribute_dataset(); a `mutable` lambda is not accepted, "
+                "because all replicas share it)");
   if constexpr (Call::kCallable) {
     (internal::check_components(*extended_, "run", internal::component_count(args)), ...);
     using R = typename Call::Result;
