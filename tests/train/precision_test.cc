@@ -104,6 +104,21 @@ TEST(Autocast, computes_in_bfloat16_on_every_replica_and_sees_updates) {
   EXPECT_TUTTI_ERROR(Autocast(at::kHalf), ErrorCode::kInvalidArgument, "bfloat16");
 }
 
+TEST(Autocast, is_refused_where_it_would_end_the_process) {
+  using internal::bfloat16_advice;
+  EXPECT_EQ(bfloat16_advice(2, true, std::nullopt), "");
+  EXPECT_EQ(bfloat16_advice(1, false, std::nullopt), "");
+  for (const char* const limit : {"AVX512_CORE_BF16", "AVX2", "SSE41", "avx512_core_vnni"}) {
+    EXPECT_EQ(bfloat16_advice(1, true, limit), "") << limit;
+  }
+  for (const std::optional<std::string>& limit :
+       {std::optional<std::string>(), std::optional<std::string>("ALL"),
+        std::optional<std::string>("avx512_core_amx"), std::optional<std::string>("DEFAULT")}) {
+    const std::string advice = bfloat16_advice(1, true, limit);
+    EXPECT_NE(advice.find("ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"), std::string::npos) << advice;
+  }
+}
+
 // Backward gives both parameters views of one memory.
 struct SharedGradientImpl : torch::nn::Module {
   SharedGradientImpl() {

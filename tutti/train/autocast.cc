@@ -2,9 +2,17 @@
 
 #include "tutti/train/autocast.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <algorithm>
+#include <cctype>
+
 #include <ATen/autocast_mode.h>
 #include <torch/version.h>
 
+#include "tutti/base/env.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -34,7 +42,46 @@ void set_dtype(at::DeviceType device, at::ScalarType dtype) {
 }
 #endif
 
+bool has_amx() {
+#if defined(__x86_64__)
+  constexpr unsigned kAmxBf16 = 1U << 22;
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kAmxBf16) != 0;
+#else
+  return false;
+#endif
+}
+
+// oneDNN reads either variable when it is first used.
+std::optional<std::string> isa_limit() {
+  const auto limit = read_env("ONEDNN_MAX_CPU_ISA");
+  return limit ? limit : read_env("DNNL_MAX_CPU_ISA");
+}
+
 }  // namespace
+
+namespace internal {
+
+std::string bfloat16_advice(int torch_major, bool has_amx,
+                            const std::optional<std::string>& isa_limit) {
+  if (torch_major >= 2 || !has_amx) return "";
+  // In either case of letters. "all" and "default" are not limits, and those with AMX do not help.
+  std::string limit = isa_limit.value_or("");
+  std::transform(limit.begin(), limit.end(), limit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  if (limit == "SSE41") return "";
+  if (limit.starts_with("AVX") && limit.find("AMX") == std::string::npos) return "";
+  return message("the oneDNN of LibTorch ", torch_major,
+                 " ends the process (illegal instruction) at the first product of bfloat16 "
+                 "matrices on a CPU with AMX, as this one is. Set "
+                 "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment before the program "
+                 "starts, or use LibTorch 2.");
+}
+
+}  // namespace internal
 
 Autocast::Autocast(at::ScalarType dtype, at::DeviceType device)
     : device_(device),
@@ -50,6 +97,13 @@ Autocast::Autocast(at::ScalarType dtype, at::DeviceType device)
     throw Error(ErrorCode::kInvalidArgument,
                 message("Autocast: ", c10::toString(dtype), " on ", device,
                         " is not possible; CPUs take bfloat16, GPUs float16 or bfloat16."));
+  }
+  if (device == at::kCPU) {
+    static const std::string advice =
+        internal::bfloat16_advice(TORCH_VERSION_MAJOR, has_amx(), isa_limit());
+    if (!advice.empty()) {
+      throw Error(ErrorCode::kFailedPrecondition, message("Autocast: ", advice));
+    }
   }
   set_on(device, true);
   set_dtype(device, dtype);

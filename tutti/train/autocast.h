@@ -5,6 +5,9 @@
 
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
@@ -12,7 +15,8 @@ namespace tutti {
 
 /// Autocast on the calling thread for the life of the object; Strategy::run takes it over to the
 /// replicas. Wrap the forward pass and the loss. Converted weights are not kept between operators,
-/// so that an update is never missed. CPUs know bfloat16 only (kInvalidArgument otherwise).
+/// so that an update is never missed. CPUs know bfloat16 only (kInvalidArgument otherwise); where
+/// it would end the process, on a CPU with AMX under LibTorch 1, it is kFailedPrecondition.
 class Autocast {
  public:
   explicit Autocast(at::ScalarType dtype = at::kBFloat16, at::DeviceType device = at::kCPU);
@@ -29,4 +33,12 @@ class Autocast {
   at::ScalarType previous_;
 };
 
+namespace internal {
+
+/// What to do before bfloat16 can be used on this kind of CPU; empty if nothing. `isa_limit` is the
+/// value of ONEDNN_MAX_CPU_ISA.
+std::string bfloat16_advice(int torch_major, bool has_amx,
+                            const std::optional<std::string>& isa_limit);
+
+}  // namespace internal
 }  // namespace tutti
