@@ -147,6 +147,24 @@ TEST(OptimizerRulesOfUse, belongs_into_run_of_its_strategy) {
                      kPrecondition, "outside of run()");
 }
 
+TEST(OptimizerRulesOfUse, needs_parameters_and_warns_if_none_can_be_trained) {
+  struct EmptyImpl : torch::nn::Module {};
+  const MirroredStrategy strategy(cpus(2));
+  auto empty = replicate<EmptyImpl>(strategy);
+  EXPECT_TUTTI_ERROR(DistributedOptimizer<SGD>(empty, kSgd), ErrorCode::kInvalidArgument,
+                     "the model has no parameters", "register_parameter");
+  auto model = replicate<torch::nn::LinearImpl>(strategy, torch::nn::LinearOptions(3, 2));
+  using Groups = std::vector<ParameterGroup<SGDOptions>>;
+  EXPECT_TUTTI_ERROR(DistributedOptimizer<SGD>(model, Groups{{{}, kSgd}}),
+                     ErrorCode::kInvalidArgument, "list none of the 2 parameters of the model");
+  model.for_each([](torch::nn::LinearImpl& copy) {
+    for (at::Tensor& each : copy.parameters()) each.requires_grad_(false);
+  });
+  const test::LogCapture log;
+  const DistributedOptimizer<SGD> optimizer(model, kSgd);
+  EXPECT_EQ(log.count("requires_grad() is false for all 2 parameters"), 1) << log.text();
+}
+
 TEST(OptimizerRulesOfUse, refuses_a_loss_that_was_averaged_by_the_replica) {
   for (const bool accumulate : {false, true}) {
     SgdTwin twin(MirroredStrategy(cpus(2)), kSgd, {.accumulate = accumulate ? 2 : 1});

@@ -170,6 +170,7 @@ class DistributedOptimizer {
       }
       torch_groups.emplace_back(std::move(tensors), std::make_unique<Options>(group.options));
     }
+    internal::check_parameters(*modules, numbers);
     optimizer_ = make_optimizer(std::move(torch_groups), defaults);
     OptimizerCore::Update update;
     update.step = [optimizer = optimizer_.get()] { optimizer->step(); };

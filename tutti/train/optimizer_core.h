@@ -29,6 +29,10 @@ namespace internal {
 [[noreturn]] void throw_no_group_support(size_t groups);
 [[noreturn]] void throw_empty_groups();
 
+/// Throws kInvalidArgument if the groups have no parameters, and warns if none can be trained.
+void check_parameters(const ReplicatedModules& modules,
+                      const std::vector<std::vector<size_t>>& groups);
+
 class FlatParameters;
 class FlatState;
 class GradientBuckets;

@@ -55,6 +55,30 @@ void throw_empty_groups() {
               "parameters instead, or at least one group.");
 }
 
+void check_parameters(const ReplicatedModules& modules,
+                      const std::vector<std::vector<size_t>>& groups) {
+  size_t listed = 0;
+  for (const std::vector<size_t>& group : groups) {
+    listed += group.size();
+    for (const size_t parameter : group) {
+      if (modules.parameter(0, parameter).requires_grad()) return;
+    }
+  }
+  if (listed > 0) {
+    log(LogLevel::kWarning,
+        message("DistributedOptimizer: requires_grad() is false for all ", listed,
+                " parameters that it was given, so step() changes nothing. Call "
+                "requires_grad_(true) for those to be trained before the optimizer is made."));
+    return;
+  }
+  const size_t all = modules.parameter_names().size();
+  throw Error(ErrorCode::kInvalidArgument,
+              all == 0 ? message("DistributedOptimizer: the model has no parameters. Register them "
+                                 "in its constructor (register_module, register_parameter).")
+                       : message("DistributedOptimizer: its groups list none of the ", all,
+                                 " parameters of the model. List those to be trained."));
+}
+
 }  // namespace internal
 
 OptimizerCore::OptimizerCore(std::shared_ptr<ReplicatedModules> modules,
