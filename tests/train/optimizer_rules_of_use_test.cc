@@ -165,6 +165,25 @@ TEST(OptimizerRulesOfUse, needs_parameters_and_warns_if_none_can_be_trained) {
   EXPECT_EQ(log.count("requires_grad() is false for all 2 parameters"), 1) << log.text();
 }
 
+TEST(OptimizerRulesOfUse, refuses_learning_rates_that_replicas_changed_inside_run) {
+  const MirroredStrategy strategy(cpus(2), {.runner = {.concurrent_replicas = 1}});
+  auto model = replicate<torch::nn::LinearImpl>(strategy, torch::nn::LinearOptions(3, 2));
+  DistributedOptimizer<SGD> optimizer(model, SGDOptions(0.5));
+  const auto step = [&](bool changes) {
+    strategy.run([&] {
+      optimizer.zero_grad();
+      average_loss(model->forward(torch::ones({2, 3})).sum(1)).backward();
+      auto& options = static_cast<SGDOptions&>(optimizer.param_groups()[0].options());
+      if (changes) options.lr(options.lr() / 2);
+      optimizer.step();
+    });
+  };
+  step(false);
+  EXPECT_TUTTI_ERROR(step(true), ErrorCode::kInvalidArgument, "DistributedOptimizer::step",
+                     "learning rate 0.25", "learning rate 0.125",
+                     "options may change between runs only");
+}
+
 TEST(OptimizerRulesOfUse, refuses_a_loss_that_was_averaged_by_the_replica) {
   for (const bool accumulate : {false, true}) {
     SgdTwin twin(MirroredStrategy(cpus(2)), kSgd, {.accumulate = accumulate ? 2 : 1});

@@ -41,10 +41,11 @@ size_t OptimizerCore::enter(const char* function, CallSite site) {
 }
 
 void OptimizerCore::meet(const char* function, bool all, size_t replica, CallSite site,
-                         FunctionRef<void()> work, const char* argument, double value) {
+                         FunctionRef<void()> work, const char* argument, double value,
+                         std::span<const UpdateRule> rules) {
   internal::WorkRequest request(
       function, site, all ? MeetingRequest::Completer::kAll : MeetingRequest::Completer::kFirst,
-      this, {.name = argument, .value = value}, work);
+      this, {.name = argument, .value = value, .rules = rules}, work);
   extended_.meet(extended_.replica_context(static_cast<int>(replica)), request);
 }
 
@@ -299,7 +300,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     updated = reduce(replica, with_update, with_norm);
     if (extended_.num_workers() == 1) modules_->synchronize_buffers(replica, replicas_.size());
   };
-  meet(function, true, replica, site, first, argument, mine.gradient_factor);
+  meet(function, true, replica, site, first, argument, mine.gradient_factor, me.rules);
   if (!me.is_synchronized) check_statement(replica);
   check_hashes(replica);
   check_difference(replica);

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -116,7 +117,8 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
 
   size_t enter(const char* function, CallSite site);
   void meet(const char* function, bool all, size_t replica, CallSite site, FunctionRef<void()> work,
-            const char* argument = nullptr, double value = 0);
+            const char* argument = nullptr, double value = 0,
+            std::span<const UpdateRule> rules = {});
   void build();
   void rebuild();
   void forget_failed_run(size_t replica);

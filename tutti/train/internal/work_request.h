@@ -10,17 +10,19 @@
 #include <string>
 
 #include "tutti/base/function_ref.h"
+#include "tutti/train/update_rules/update_rule.h"
 #include "tutti/values/meeting.h"
 
 namespace tutti::internal {
 
 /// `function` is a literal, `owner` the object; both must be the same on all replicas, and so must
-/// the argument.
+/// the argument and the rules, if there are any.
 class WorkRequest final : public MeetingRequest {
  public:
   struct Argument {
     const char* name = nullptr;  ///< A literal; null: there is none.
     double value = 0;
+    std::span<const UpdateRule> rules = {};
   };
 
   WorkRequest(const char* function, CallSite site, Completer completer, const void* owner,
@@ -30,6 +32,10 @@ class WorkRequest final : public MeetingRequest {
     mark(reinterpret_cast<uintptr_t>(function));
     mark(reinterpret_cast<uintptr_t>(argument.name));
     mark(std::bit_cast<uint64_t>(argument.value));
+    for (const UpdateRule& rule : argument.rules) {
+      mark(rule.index());
+      mark(std::bit_cast<uint64_t>(learning_rate(rule)));
+    }
   }
 
   std::string describe() const override;

@@ -16,6 +16,10 @@ std::string name_of(const UpdateRule& rule) {
   return std::visit([](const auto& r) { return std::string(r.kName); }, rule);
 }
 
+double learning_rate(const UpdateRule& rule) {
+  return std::visit([](const auto& r) { return r.lr; }, rule);
+}
+
 void append_options(const UpdateRule& rule, std::vector<double>& list) {
   std::visit(
       [&](const auto& r) {

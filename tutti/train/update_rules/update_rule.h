@@ -35,6 +35,8 @@ double initial_state(const UpdateRule& rule, int i);
 /// "adamw"
 std::string name_of(const UpdateRule& rule);
 
+double learning_rate(const UpdateRule& rule);
+
 /// Adds its hyperparameters to a list, in the order in which it declares them; the learning rate is
 /// the first.
 void append_options(const UpdateRule& rule, std::vector<double>& list);
