@@ -281,6 +281,14 @@ TEST(Dataset, ErrorsOfFunctionsTellStageAndElement) {
   const auto filtered = range(2, 20).filter([&](int64_t i) { return own(i) % 2 == 0; });
   EXPECT_THROW(all_of(filtered), std::out_of_range);
   EXPECT_EQ(log.count("in Dataset::filter, element 5 of its input"), 1) << log.text();
+  auto pass = range(2, 20).map(tutti).iterator();
+  for (int i = 0; i < 3; ++i) pass.next();
+  auto resumed = range(2, 20).map(tutti).iterator();
+  resumed.restore(pass.save());
+  resumed.next();
+  resumed.next();
+  EXPECT_TUTTI_ERROR(resumed.next(), ErrorCode::kNotFound,
+                     "element 2 of its input, counted from the restored position");
 }
 
 TEST(Dataset, DroppingAPassHalfWayStopsItsThreads) {

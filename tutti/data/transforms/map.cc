@@ -26,9 +26,10 @@ namespace {
 
 // The exception under way, which a function of the program threw, with the stage and the element.
 // Its type stays; where nothing can be added to it, the log has the place.
-std::exception_ptr with_element(const char* stage, int64_t element) {
+std::exception_ptr with_element(const char* stage, int64_t element, bool is_restored) {
   const auto where = [&] {
-    return message("in ", stage, ", element ", element, " of its input, counted from 0");
+    return message("in ", stage, ", element ", element, " of its input, counted from ",
+                   is_restored ? "the restored position" : "0");
   };
   try {
     throw;
@@ -58,7 +59,7 @@ class MapStream final : public ElementStream {
     try {
       out = stage_.measure([&] { return fn_(std::move(out)); });
     } catch (...) {
-      std::rethrow_exception(with_element("Dataset::map", element));
+      std::rethrow_exception(with_element("Dataset::map", element, is_restored_));
     }
     return true;
   }
@@ -78,13 +79,15 @@ class MapStream final : public ElementStream {
     state.count(0);
     state.count(0);
     input_->restore(state);
+    is_restored_ = true;
   }
 
  private:
   std::unique_ptr<ElementStream> input_;
   const ElementFn& fn_;
   Iteration::Stage& stage_;
-  int64_t element_ = 0;  // since this stream began
+  int64_t element_ = 0;
+  bool is_restored_ = false;
 };
 
 // Handing an element from thread to thread costs more than a small function, so workers take
@@ -156,6 +159,7 @@ class ParallelMapStream final : public ElementStream {
     for (int64_t i = 0; i < size; ++i) taken_.push_back(state.element());
     ended_ = state.count(1) == 1;
     input_->restore(state);
+    is_restored_ = true;
   }
 
  private:
@@ -262,7 +266,7 @@ class ParallelMapStream final : public ElementStream {
         elements[done] = fn_(std::move(elements[done]));
       }
     } catch (...) {
-      error = with_element("Dataset::map", first + static_cast<int64_t>(done));
+      error = with_element("Dataset::map", first + static_cast<int64_t>(done), is_restored_);
     }
     stage_.add(static_cast<int64_t>(std::min(done + 1, elements.size())),
                std::chrono::steady_clock::now() - begin);
@@ -306,6 +310,7 @@ class ParallelMapStream final : public ElementStream {
   Mutex input_mutex_;  // taken before mutex_
   std::unique_ptr<ElementStream> input_;
   int64_t pulled_ TUTTI_GUARDED_BY(input_mutex_) = 0;
+  bool is_restored_ = false;  // before there are workers
   const ElementFn& fn_;
   Iteration::Stage& stage_;
   const int threads_;
@@ -376,7 +381,7 @@ class FilterStream final : public ElementStream {
       try {
         if (stage_.measure([&] { return keep_(out); })) return true;
       } catch (...) {
-        std::rethrow_exception(with_element("Dataset::filter", element));
+        std::rethrow_exception(with_element("Dataset::filter", element, is_restored_));
       }
     }
     return false;
@@ -388,6 +393,7 @@ class FilterStream final : public ElementStream {
   void restore(StateReader& state) override {
     state.tag("filter");
     input_->restore(state);
+    is_restored_ = true;
   }
 
  private:
@@ -395,6 +401,7 @@ class FilterStream final : public ElementStream {
   const PredicateFn& keep_;
   Iteration::Stage& stage_;
   int64_t element_ = 0;
+  bool is_restored_ = false;
 };
 
 class FilterNode final : public Node {
