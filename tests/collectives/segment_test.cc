@@ -6,12 +6,14 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
 #include <set>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -83,6 +85,17 @@ TEST(Segment, GivesNoMemoryBeyondItsEnd) {
     EXPECT_TRUE(blocks.insert(block).second);
   }
   EXPECT_EQ(blocks.size(), room >> 20);
+}
+
+TEST(Segment, LargerThanFilesMayBeIsAnErrorThatNamesTheLimit) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = kLayout.bytes - 1;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_TUTTI_ERROR(Segment::create(kEpoch, 0, kLayout), ErrorCode::kUnavailable,
+                     std::to_string(kLayout.bytes), "ulimit -f");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 
 TEST(SegmentArena, TakesFromTheHeapWhenTheSegmentIsFull) {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -50,6 +51,15 @@ OwnSegments& own_segments() {
 Error system_error(const std::string& what) {
   return Error(ErrorCode::kUnavailable,
                message("shared memory: ", what, ": ", std::strerror(errno), "."));
+}
+
+// The limit on the size of files holds for a memfd too, and ftruncate beyond it kills the process.
+void check_file_size_limit(size_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return;
+  throw Error(ErrorCode::kUnavailable,
+              message("shared memory: a segment has ", bytes, " bytes, but files may have only ",
+                      limit.rlim_cur, ". Raise the limit (ulimit -f)."));
 }
 
 }  // namespace
@@ -118,6 +128,7 @@ std::shared_ptr<Segment> Segment::create(uint64_t epoch, int rank, const Layout&
                 message("shared memory: the rings of ", layout.ranks, " ranks take ",
                         layout.tensors_offset(), " bytes, but a segment has ", layout.bytes, "."));
   }
+  check_file_size_limit(layout.bytes);
   const int descriptor = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) throw system_error("memfd_create failed");
   void* memory = MAP_FAILED;
