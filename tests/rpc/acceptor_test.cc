@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -130,6 +131,45 @@ TEST(Acceptor, TheNumberOfConnectionsIsLimitedAndFreedAgain) {
   EXPECT_EQ(channels[3]->call("echo", "x", soon()), "x");
   channels.pop_back();
   EXPECT_EQ(connect(server)->call("echo", "y", soon()), "y");
+}
+
+// As if the process might open only so many files, while this lives.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t limit) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit lower{limit, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &lower), 0);
+  }
+  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST(Acceptor, OfTooManySilentGuestsTheOldestLeave) {
+  constexpr rlim_t kDescriptors = 160;
+  constexpr size_t kGuests = kDescriptors / 4;
+  constexpr size_t kMore = 10;
+  tutti::test::LogCapture log;
+  ServerOptions options = server_options();
+  options.handshake_timeout = std::chrono::minutes(10);
+  std::unique_ptr<Server> server;
+  {
+    const DescriptorLimit limit(kDescriptors);
+    server = std::make_unique<Server>(options);
+  }
+  server->handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  std::vector<FileDescriptor> silent;
+  for (size_t i = 0; i < kGuests + kMore; ++i) silent.push_back(open_socket(server->address()));
+  for (size_t i = 0; i < kMore; ++i) EXPECT_TRUE(is_closed(silent[i])) << i;
+  EXPECT_GE(log.count("it was slow while many others came"), 1) << log.text();
+  EXPECT_EQ(connect(*server)->call("echo", "quick", soon()), "quick");
+  // Only those who had to leave for others did.
+  for (size_t i = kMore + 1; i < silent.size(); ++i) {
+    EXPECT_FALSE(internal::wait_for(silent[i].get(), POLLIN, Deadline::after(milliseconds(0))))
+        << i;
+  }
 }
 
 }  // namespace tutti::rpc::acceptor_test

@@ -5,6 +5,7 @@
 #include "tutti/rpc/security.h"
 
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <chrono>
@@ -17,6 +18,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/rpc/channel.h"
+#include "tutti/rpc/internal/sockets.h"
 #include "tutti/rpc/server.h"
 #include "tutti/rpc/tls.h"
 
@@ -278,6 +280,36 @@ TEST(Tls, FilesAreChecked) {
                      ErrorCode::kInvalidArgument, "../c");
   EXPECT_TUTTI_ERROR(make_throwaway_ca(files.folder.path("x"), {{"c", {"a,DNS:evil"}}}),
                      ErrorCode::kInvalidArgument, "a,DNS:evil");
+}
+
+// Whoever begins TLS counts: gRPC has the socket from then on.
+TEST(Tls, TheNumberOfConnectionsIsLimitedAndFreedAgain) {
+  tutti::test::LogCapture log;
+  const Certificates files;
+  ServerOptions options{.security = files.of("job", "a", kSecret)};
+  options.max_connections = 4;
+  options.handshake_timeout = std::chrono::minutes(10);
+  Server server(options);
+  add_echo(server);
+  const auto address = internal::split_address("test", server.address());
+  std::vector<internal::FileDescriptor> begun;
+  for (int i = 0; i < 5; ++i) {
+    begun.push_back(internal::connect_to(internal::resolve(address, soon()).at(0), soon()));
+    ASSERT_EQ(::send(begun.back().get(), "\x16", 1, MSG_NOSIGNAL), 1);
+  }
+  ASSERT_TRUE(eventually([&] { return log.count("there are too many connections") == 1; }))
+      << log.text();
+  EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "b", kSecret))),
+                     ErrorCode::kFailedPrecondition, server.address());
+  begun.clear();
+  const auto served = [&] {
+    try {
+      return connect(server, with(files.of("job", "b", kSecret)))->call("echo", "x", soon()) == "x";
+    } catch (const Error&) {
+      return false;  // gRPC has not noticed yet that they are gone
+    }
+  };
+  EXPECT_TRUE(eventually(served));
 }
 
 }  // namespace tutti::rpc::security_test

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The proof of the job secret, frame by frame: neither side accepts anything but the right bytes.
+
+#include "tutti/rpc/internal/handshake.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include "tests/rpc/rpc_fixture.h"
+#include "tests/support/expect_error.h"
+
+namespace tutti::rpc::handshake_test {
+
+using namespace tutti::rpc::test;  // NOLINT
+using internal::ClientHandshake;
+using internal::FrameBytes;
+using internal::FrameKind;
+using internal::FrameStatus;
+using internal::kNonceBytes;
+using internal::ServerHandshake;
+
+constexpr size_t kPayload = 16;  // where the nonce or the proof begins
+
+// Both sides, up to the proof of the client.
+struct Exchange {
+  Exchange() {
+    challenge = server.on_frame(client.hello()).value();
+    proof = client.on_challenge(challenge);
+  }
+
+  ClientHandshake client{"host:1", kSecret, "the test"};
+  ServerHandshake server{kSecret, FrameStatus::kOk};
+  FrameBytes challenge = {};
+  FrameBytes proof = {};
+};
+
+void expect_refused(ClientHandshake& client, const FrameBytes& verdict) {
+  EXPECT_TUTTI_ERROR(client.on_verdict(verdict), ErrorCode::kFailedPrecondition, "rpc: host:1",
+                     "cannot prove that it knows the job secret");
+}
+
+TEST(Handshake, AClientAcceptsOnlyTheProofOfItsOwnSecret) {
+  Exchange exchange;
+  const FrameBytes verdict = exchange.server.on_frame(exchange.proof).value();
+  EXPECT_EQ(exchange.server.state(), ServerHandshake::State::kAccepted);
+  EXPECT_NO_THROW(exchange.client.on_verdict(verdict));
+  for (size_t i = 0; i < kNonceBytes; ++i) {
+    FrameBytes changed = verdict;
+    changed[kPayload + i] ^= std::byte{0x10};
+    expect_refused(exchange.client, changed);
+  }
+  FrameBytes zeros = verdict;
+  std::fill_n(zeros.begin() + kPayload, kNonceBytes, std::byte{0});
+  expect_refused(exchange.client, zeros);
+}
+
+TEST(Handshake, AClientDoesNotTakeItsOwnProofBack) {
+  Exchange exchange;
+  FrameBytes echo = exchange.proof;
+  echo[9] = static_cast<std::byte>(FrameKind::kVerdict);
+  expect_refused(exchange.client, echo);
+}
+
+TEST(Handshake, AProofIsWorthNothingOnAnotherConnection) {
+  Exchange first;
+  Exchange second;
+  const FrameBytes verdict = first.server.on_frame(first.proof).value();
+  expect_refused(second.client, verdict);
+  EXPECT_EQ(internal::unpack(second.server.on_frame(first.proof).value())->status,
+            FrameStatus::kWrongSecret);
+  EXPECT_EQ(second.server.state(), ServerHandshake::State::kRefused);
+}
+
+TEST(Handshake, ARecordedConnectionCannotBeReplayed) {
+  Exchange recorded;
+  ServerHandshake later(kSecret, FrameStatus::kOk);
+  ASSERT_TRUE(later.on_frame(recorded.client.hello()));
+  EXPECT_EQ(internal::unpack(later.on_frame(recorded.proof).value())->status,
+            FrameStatus::kWrongSecret);
+}
+
+TEST(Handshake, AServerRefusesAProofWithOneWrongBit) {
+  for (size_t i = 0; i < kNonceBytes; ++i) {
+    Exchange exchange;
+    exchange.proof[kPayload + i] ^= std::byte{0x01};
+    const auto verdict = internal::unpack(exchange.server.on_frame(exchange.proof).value());
+    EXPECT_EQ(verdict->status, FrameStatus::kWrongSecret);
+    EXPECT_EQ(exchange.server.state(), ServerHandshake::State::kRefused);
+  }
+}
+
+}  // namespace tutti::rpc::handshake_test
