@@ -159,6 +159,19 @@ TEST(Rendezvous, AMissingFactAndAnotherWorldAreDifferences) {
                      {"number of workers is \"2\" at worker 0", "but \"3\" at worker 1"});
 }
 
+TEST(Rendezvous, AFactThatOnlyANewcomerHasIsADifference) {
+  Job job(2);
+  job.run_all({0, 1}, [](size_t rank) -> Change {
+    return [rank](RendezvousOptions& options) {
+      if (rank == 1) options.facts["compression"] = "on";
+    };
+  });
+  for (const size_t rank : {0, 1}) {
+    job.expect_error(rank, ErrorCode::kFailedPrecondition,
+                     {"compression is not set at worker 0 (127.0.0.1:", "but \"on\" at worker 1"});
+  }
+}
+
 TEST(Rendezvous, AMissingWorkerIsNamedOnEveryRank) {
   Job job(3);
   job.run_all({0, 1}, [](size_t) -> Change {
