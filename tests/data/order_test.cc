@@ -138,6 +138,62 @@ TEST(Order, TheFirstPassOfRepeatIsThatWithoutIt) {
   EXPECT_NE(Values(twice.begin() + 20, twice.end()), all_of(make()));
 }
 
+// Cuts what a dataset delivers into orders of 20 elements.
+void append_orders(const Values& values, std::vector<Values>& orders) {
+  ASSERT_EQ(values.size() % 20, 0U);
+  for (auto at = values.begin(); at != values.end(); at += 20) orders.emplace_back(at, at + 20);
+}
+
+void expect_all_different(std::vector<Values> orders) {
+  std::sort(orders.begin(), orders.end());
+  const auto twice = std::adjacent_find(orders.begin(), orders.end());
+  EXPECT_TRUE(twice == orders.end()) << "an order came back";
+  for (Values& order : orders) {
+    std::sort(order.begin(), order.end());
+    EXPECT_EQ(order, all_of(range(20)));
+  }
+}
+
+std::vector<ShuffleOptions> with_and_without_seed() { return {{.seed = 3}, {}}; }
+
+TEST(Order, EveryPassOfRepeatHasItsOwn) {
+  for (const ShuffleOptions& options : with_and_without_seed()) {
+    std::vector<Values> orders;
+    append_orders(all_of(range(20).shuffle(20, options).repeat(8)), orders);
+    ASSERT_EQ(orders.size(), 8U);
+    expect_all_different(orders);
+  }
+}
+
+TEST(Order, EveryBranchOfOneShuffleHasItsOwn) {
+  for (const ShuffleOptions& options : with_and_without_seed()) {
+    const auto shuffled = range(20).shuffle(20, options);
+    std::vector<Values> orders;
+    append_orders(all_of(shuffled.concatenate(shuffled).concatenate(shuffled)), orders);
+    ASSERT_EQ(orders.size(), 3U);
+    expect_all_different(orders);
+  }
+}
+
+// Neither in the same branch nor in another one, nor in a repetition.
+TEST(Order, NoneComesBackInALaterPass) {
+  for (const ShuffleOptions& options : with_and_without_seed()) {
+    const auto shuffled = range(20).shuffle(20, options);
+    const auto branches = shuffled.concatenate(shuffled).concatenate(shuffled);
+    const auto repeated = range(20).shuffle(20, options).repeat(5);
+    std::vector<Values> of_branches;
+    std::vector<Values> of_repeated;
+    for (int pass = 0; pass < 20; ++pass) {
+      append_orders(all_of(branches), of_branches);
+      append_orders(all_of(repeated), of_repeated);
+    }
+    ASSERT_EQ(of_branches.size(), 60U);
+    ASSERT_EQ(of_repeated.size(), 100U);
+    expect_all_different(of_branches);
+    expect_all_different(of_repeated);
+  }
+}
+
 TEST(Order, StatsOfAllEpochsAreTogether) {
   auto pass = range(5).map([](int64_t i) { return i; }).repeat(4).iterator();
   take(pass);
