@@ -129,9 +129,12 @@ TEST(NpyFile, RefusesWhatIsDamaged) {
                      "expected an array of shape (2, 3) and dtype uint8, found 5 bytes");
   EXPECT_TUTTI_ERROR(parse_npy(npy_bytes(kSixBytes, "123456", 4)), ErrorCode::kUnimplemented,
                      "version 4");
-  EXPECT_TUTTI_ERROR(
-      parse_npy(npy_bytes("{'descr': '|b1', 'fortran_order': False, 'shape': (2,)}", "\1\2")),
-      ErrorCode::kDataLoss, "expected a boolean", "found 2");
+  for (const int byte : {2, 3, 127, 128, 254, 255}) {
+    const std::string data = {'\1', static_cast<char>(byte)};
+    EXPECT_TUTTI_ERROR(
+        parse_npy(npy_bytes("{'descr': '|b1', 'fortran_order': False, 'shape': (2,)}", data)),
+        ErrorCode::kDataLoss, "expected a boolean", message("found ", byte, "."));
+  }
   EXPECT_TUTTI_ERROR(
       parse_npy(npy_bytes("{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, "
                           "4294967296, 4294967296)}",
