@@ -227,6 +227,32 @@ TEST_P(WorkersThatDiffer, ChangeAParameterOnOneWorker) {
       {"parameters of /job:worker/task:1", "differ from those of /job:worker/task:0", "'bias'"});
 }
 
+struct OneTensorImpl : torch::nn::Module {
+  OneTensorImpl() { weight = register_parameter("weight", torch::ones({64})); }
+  at::Tensor weight;
+};
+
+// Also the last bytes, which the number of steps need not divide, and where there are fewer bytes
+// than steps.
+TEST_P(WorkersThatDiffer, ChangeTheLastElementOfASmallModel) {
+  for (const int every : {7, 600}) {
+    const auto training = [every](const Strategy& strategy) {
+      auto model = replicate<OneTensorImpl>(strategy);
+      Sgd optimizer(model, torch::optim::SGDOptions(1e-3), {.check_every = every});
+      if (is_worker(strategy, 1)) {
+        const torch::NoGradGuard no_grad;
+        model.for_each([](OneTensorImpl& net) { net.weight[63].add_(1); });
+      }
+      for (int step = 0; step < every; ++step) {
+        strategy.run([&] { optimizer.minimize(model->weight.square().sum()); });
+      }
+    };
+    expect_all_refuse(training, ErrorCode::kDataLoss,
+                      {"parameters of /job:worker/task:1",
+                       "differ from those of /job:worker/task:0", "'weight'"});
+  }
+}
+
 TEST_P(WorkersThatDiffer, AreNotLookedAtIfNobodyWantsTo) {
   run([](const Strategy& strategy) {
     auto model = replicate<Net>(strategy, 3, 2);
