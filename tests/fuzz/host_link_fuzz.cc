@@ -2,15 +2,20 @@
 //
 // Any bytes as the messages of a peer in shared memory. The first byte chooses the operation of
 // this rank, the second what the peer reports about itself; then come messages as they lie in
-// slots, each after a byte that says what of it is made valid.
+// slots, each after a byte that says what of it is made valid. After each message the operation is
+// compared with a plain reader of the slots: what it has received, whether it is done, and whether
+// it has refused a message.
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -56,6 +61,101 @@ class Input {
   std::span<const uint8_t> bytes_;
 };
 
+Operation operation(uint8_t choice) {
+  Operation operation;
+  const std::array kinds = {OperationKind::kAllGather, OperationKind::kBroadcast,
+                            OperationKind::kExchange, OperationKind::kAllReduce,
+                            OperationKind::kAllReduce};
+  operation.kind = kinds[choice % 5];
+  if (operation.kind == OperationKind::kAllReduce) {
+    operation.dtype = at::kFloat;
+    operation.op = ReduceOp::kSum;
+  }
+  return operation;
+}
+
+std::vector<std::byte> own_bytes() {
+  std::vector<std::byte> bytes(kPlace);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 251);
+  return bytes;
+}
+
+std::vector<float> own_numbers() {
+  std::vector<float> numbers(kLargeCount);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = 0.25F * static_cast<float>(i) - 700;
+  return numbers;
+}
+
+enum class Progress { kWaits, kDone, kRefused };
+
+// What an operation must make of the slots of the peer, in plain loops.
+class PlainReader {
+ public:
+  PlainReader(const Segment& theirs, uint8_t choice)
+      : theirs_(theirs),
+        choice_(choice % 5),
+        hash_(make_fingerprint(operation(choice), kEpoch).hash) {}
+
+  Progress advance() {
+    while (progress_ == Progress::kWaits) {
+      const HostSlot& slot = theirs_.slot(0, 0, popped_);
+      if (slot.ready.load() != popped_ + 1) break;
+      progress_ = take(slot);
+    }
+    return progress_;
+  }
+
+  // Of operations that move bytes; so many as have come.
+  std::span<const std::byte> bytes() const { return bytes_; }
+  const std::vector<float>& numbers() const { return numbers_; }
+
+ private:
+  Progress take(const HostSlot& slot) {
+    const uint64_t size = theirs_.layout().bytes;
+    const bool fits = slot.is_inline != 0 ? slot.bytes <= HostSlot::kInlineBytes
+                                          : slot.offset <= size && slot.bytes <= size - slot.offset;
+    if (!fits || slot.head.hash != hash_ || slot.head.sequence != popped_) {
+      return Progress::kRefused;
+    }
+    ++popped_;
+    const std::span<const std::byte> bytes(
+        slot.is_inline != 0 ? slot.inline_bytes : theirs_.data() + slot.offset, slot.bytes);
+    return choice_ < 3 ? take_bytes(slot.head.total, bytes) : take_numbers(slot.head.total, bytes);
+  }
+
+  Progress take_bytes(uint64_t total, std::span<const std::byte> bytes) {
+    // all_gather takes as much as the first message promises, here up to kPlace.
+    if (popped_ == 1) expected_ = choice_ == 0 ? std::min<uint64_t>(total, kPlace) : kPlace;
+    if (total != expected_ || bytes.size() > expected_ - bytes_.size()) return Progress::kRefused;
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    return bytes_.size() == expected_ ? Progress::kDone : Progress::kWaits;
+  }
+
+  // A small sum comes as all numbers of the peer; a large one as those of the first half, to be
+  // added, and then as the sums of the second.
+  Progress take_numbers(uint64_t total, std::span<const std::byte> bytes) {
+    const auto count = static_cast<size_t>(choice_ == 3 ? kSmallCount : kLargeCount);
+    const size_t part = choice_ == 3 ? count : count / 2;
+    if (total != count || bytes.size() != part * sizeof(float)) return Progress::kRefused;
+    for (size_t i = 0; i < part; ++i) {
+      float number = 0;
+      std::memcpy(&number, bytes.data() + i * sizeof number, sizeof number);
+      float& mine = numbers_[(popped_ - 1) * part + i];
+      mine = popped_ == 1 ? mine + number : number;
+    }
+    return popped_ * part == count ? Progress::kDone : Progress::kWaits;
+  }
+
+  const Segment& theirs_;
+  const int choice_;
+  const uint64_t hash_;
+  uint32_t popped_ = 0;
+  uint64_t expected_ = 0;
+  std::vector<std::byte> bytes_;
+  std::vector<float> numbers_ = own_numbers();
+  Progress progress_ = Progress::kWaits;
+};
+
 // Rank 0 of two; rank 1 is the input.
 class Pair {
  public:
@@ -95,17 +195,19 @@ class Pair {
     }
   }
 
-  static Operation operation(uint8_t choice) {
-    Operation operation;
-    const std::array kinds = {OperationKind::kAllGather, OperationKind::kBroadcast,
-                              OperationKind::kExchange, OperationKind::kAllReduce,
-                              OperationKind::kAllReduce};
-    operation.kind = kinds[choice % 5];
-    if (operation.kind == OperationKind::kAllReduce) {
-      operation.dtype = at::kFloat;
-      operation.op = ReduceOp::kSum;
+  PlainReader plain_reader(uint8_t choice) const { return {*theirs_, choice}; }
+
+  // Whether the memory of this rank holds what the plain reader has.
+  bool agrees(uint8_t choice, const PlainReader& plain, bool done) const {
+    if (choice % 5 < 3) {
+      const std::vector<std::byte>& memory = choice % 5 == 1 ? own_ : theirs_place_;
+      return std::equal(plain.bytes().begin(), plain.bytes().end(), memory.begin());
     }
-    return operation;
+    return !done ||
+           std::equal(value_.begin(), value_.end(), plain.numbers().begin(), [](float a, float b) {
+             return (std::isnan(a) && std::isnan(b)) ||
+                    std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+           });
   }
 
   void write_message(Input& input, uint8_t choice, uint32_t sequence) {
@@ -159,9 +261,9 @@ class Pair {
   std::shared_ptr<Segment> mine_;
   std::shared_ptr<Segment> theirs_;
   WorkerTree tree_{2, 1};
-  std::vector<std::byte> own_ = std::vector<std::byte>(kPlace);
+  std::vector<std::byte> own_ = own_bytes();
   std::vector<std::byte> theirs_place_ = std::vector<std::byte>(kPlace);
-  std::vector<float> value_ = std::vector<float>(kLargeCount);
+  std::vector<float> value_ = own_numbers();
   std::unique_ptr<WorkerGroup> group_;
 };
 
@@ -172,15 +274,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input({data, size});
   const uint8_t choice = input.byte();
   const uint8_t failure = input.byte();
-  test::expect_only_errors([&] {
-    Pair pair;
-    const std::unique_ptr<Transfer> transfer = pair.start(choice);
-    if (failure != 0) pair.fail(input);
-    for (uint32_t i = 0; i < Segment::kSlots && !input.empty(); ++i) {
-      pair.write_message(input, choice, i);
-      if (transfer->advance()) break;
+  Pair pair;
+  PlainReader plain = pair.plain_reader(choice);
+  const std::unique_ptr<Transfer> transfer = pair.start(choice);
+  if (failure != 0) pair.fail(input);
+  auto progress = Progress::kWaits;
+  for (uint32_t i = 0; i < Segment::kSlots && !input.empty(); ++i) {
+    pair.write_message(input, choice, i);
+    progress = Progress::kRefused;
+    test::expect_only_errors(
+        [&] { progress = transfer->advance() ? Progress::kDone : Progress::kWaits; });
+    if (progress != plain.advance()) throw std::logic_error("it went on, or did not");
+    if (progress == Progress::kRefused) break;
+    if (!pair.agrees(choice, plain, progress == Progress::kDone)) {
+      throw std::logic_error("it has received something else");
     }
-    transfer->advance();
-  });
+    if (progress == Progress::kDone) break;
+  }
   return 0;
 }
