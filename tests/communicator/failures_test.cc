@@ -218,6 +218,21 @@ const Scenario kDrop("Drop", [](Rank& rank) {
   rank.meet();
 });
 
+// Rank 1 throws in the middle of an operation; others may have done their part of it by then.
+const Scenario kThrowInside("ThrowInside", [](Rank& rank) {
+  rank.meet();
+  const std::vector<std::byte> mine(100);
+  std::vector<std::vector<std::byte>> memory(static_cast<size_t>(rank.size()), mine);
+  Communicator& channel = rank.channel();
+  const auto place = [&](int r, size_t) {
+    if (rank.index() == 1 && r != 1) throw Error(ErrorCode::kDataLoss, "there is no room for it.");
+    return std::span(memory[static_cast<size_t>(r)]);
+  };
+  channel.all_gather({.name = "thrown"}, mine, place, channel.deadline())->wait();
+  channel.barrier({.name = "after it"}, channel.deadline())->wait();
+  rank.expect(false, "went on after an error of rank 1");
+});
+
 const Scenario kDeadline("Deadline", [](Rank& rank) {
   rank.meet();
   if (rank.index() == 0) return rank.meet();
@@ -317,6 +332,23 @@ TEST_P(CommunicatorFailures, ADroppedTransferEndsTheGroup) {
       EXPECT_EQ(rank.error, ErrorCode::kCancelled) << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, rank_name(1) + " left all_gather")) << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, "\"dropped\"")) << rank.error_text;
+    }
+  }
+}
+
+TEST_P(CommunicatorFailures, AnErrorInsideATransferReachesAllRanksWithItsCode) {
+  for (const int size : {2, 3}) {
+    SCOPED_TRACE(message(size, " ranks"));
+    const RunResult result = run_ranks(GetParam(), size, kThrowInside);
+    result.expect_no_failures();
+    for (size_t r = 0; r < result.ranks.size(); ++r) {
+      SCOPED_TRACE(message("rank ", r));
+      const Outcome& rank = result.ranks[r];
+      EXPECT_EQ(rank.error, ErrorCode::kDataLoss) << rank.error_text;
+      EXPECT_TRUE(contains(rank.error_text, "there is no room for it.")) << rank.error_text;
+      if (r == 1) continue;
+      EXPECT_TRUE(contains(rank.error_text, rank_name(1) + " failed in all_gather"))
+          << rank.error_text;
     }
   }
 }
