@@ -4,9 +4,12 @@
 // and the strategy works afterwards.
 
 #include <atomic>
+#include <exception>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <typeindex>
+#include <typeinfo>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -57,12 +60,31 @@ TEST_P(ReplicaErrors, StandardExceptionsKeepTheirType) {
   }
 }
 
+// The class itself, not one that it is derived from.
+template <class F>
+std::type_index thrown_type(const F& fn) {
+  try {
+    fn();
+  } catch (const std::exception& error) {
+    return typeid(error);
+  }
+  return typeid(void);
+}
+
 TEST_P(ReplicaErrors, LibTorchErrorsKeepTheirType) {
-  EXPECT_THROW(strategy_.run([] {
-    if (my_id() == 1) at::mm(at::ones({2, 3}), at::ones({2, 3}));
-    get_replica_context()->all_reduce(ReduceOp::kSum, 1);
-  }),
-               c10::Error);
+  const auto type_out_of_run = [&](void (*fail)()) {
+    return thrown_type([&] {
+      strategy_.run([&] {
+        if (my_id() == 1) fail();
+        get_replica_context()->all_reduce(ReduceOp::kSum, 1);
+      });
+    });
+  };
+  const auto multiply = [] { at::mm(at::ones({2, 3}), at::ones({2, 3})); };
+  const auto select = [] { at::ones({2}).select(0, 5); };
+  ASSERT_TRUE(thrown_type(select) == typeid(c10::IndexError)) << "outside of run()";
+  EXPECT_TRUE(type_out_of_run(multiply) == typeid(c10::Error));
+  EXPECT_TRUE(type_out_of_run(select) == typeid(c10::IndexError));
 }
 
 TEST_P(ReplicaErrors, LibTorchErrorsNameReplicaAndStep) {
