@@ -10,6 +10,7 @@ MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
 TOPIC ?=
+ONLY ?=
 TORCH ?=
 export TORCH
 
@@ -75,10 +76,11 @@ bench: $(release)/build.ninja
 	$(call say,Running the benchmarks)
 	@for topic in $(or $(TOPIC),$(topics)); do $(release)/bin/bench_$$topic; done
 
-## check: formatting, layers, source lists and code blocks of the docs
+## check: formatting, layers, source lists, code blocks of the docs and the list of mutants
 .PHONY: check
 check: install-lint-deps
-	@status=0; for tool in 'format.sh --check' check_layers.py check_sources.py check_docs.py; do \
+	@status=0; for tool in 'format.sh --check' check_layers.py check_sources.py check_docs.py \
+	  'mutants.py --check'; do \
 	  tools/$$tool || status=1; done; exit $$status
 
 ## format: format all sources in place
@@ -107,6 +109,12 @@ fuzz: install-fuzz-deps $(BUILD)/fuzz$(torch_id)/build.ninja
 	  $(BUILD)/fuzz$(torch_id)/bin/$${format}_fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -print_final_stats=1 \
 	    -artifact_prefix=$(BUILD)/fuzz$(torch_id)/found/$$format- $(BUILD)/fuzz$(torch_id)/corpus/$$format \
 	    tests/fuzz/corpus/$$format; done
+
+## mutants: make subtle mistakes one at a time in a copy, and see that the tests notice (takes long)
+.PHONY: mutants
+mutants: install-deps
+	@tools/mutants.py --scratch $(BUILD)/mutants$(torch_id) --jobs "$$(tools/jobs.sh)" \
+	  --define 'TUTTI_TORCH=$(or $(torch_folder),$(TORCH))' $(if $(ONLY),--only $(ONLY))
 
 ## analyze: clang-tidy and Clang's thread-safety analysis of every source (takes long)
 .PHONY: analyze
