@@ -56,6 +56,7 @@ def files():
             "empty": b"",
             "hello": HELLO,
             "three": HELLO + EMPTY + HELLO,
+            "two_damaged": HELLO[:-1] + b"\0" + EMPTY + bytes(12),
             "gzip": gzip.compress(HELLO + EMPTY, mtime=0),
             "two_members": gzip.compress(HELLO, mtime=0) + gzip.compress(EMPTY, mtime=0),
             "zlib": zlib.compress(HELLO * 3),
