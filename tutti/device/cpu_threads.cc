@@ -12,6 +12,7 @@
 #include <cctype>
 #include <climits>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -29,6 +30,21 @@
 
 namespace tutti {
 namespace {
+
+// On CPUs that are not Intel's, MKL adds in an order that depends on where rows begin in memory,
+// unless it is told to be strict before it is used for the first time, hence before main().
+[[maybe_unused]] const bool mkl_is_strict = [] {
+#ifdef __x86_64__
+  __builtin_cpu_init();
+  if (__builtin_cpu_is("intel") || std::getenv("MKL_CBWR") != nullptr) return false;
+  constexpr int kAutoStrict = 2 | 0x10000;  // MKL_CBWR_AUTO | MKL_CBWR_STRICT
+  using Set = int (*)(int);
+  const auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "mkl_serv_cbwr_set"));
+  return set != nullptr && set(kAutoStrict) == 0;
+#else
+  return false;
+#endif
+}();
 
 // The affinity mask, a bit for each core; empty if the system does not tell.
 std::string affinity_mask() {
