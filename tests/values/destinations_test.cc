@@ -24,7 +24,7 @@ const std::string kCpu = "/job:localhost/replica:0/task:0/device:CPU:";
 
 TEST(Destinations, AreMadeFromNames) {
   EXPECT_EQ(names("CPU:1"), kCpu + "1 ");
-  EXPECT_EQ(names(std::string("/device:GPU:2")), "/job:localhost/replica:0/task:0/device:GPU:2 ");
+  EXPECT_EQ(names(std::string("/device:CPU:2")), kCpu + "2 ");
   EXPECT_EQ(names(DeviceSpec::canonical("CPU:3")), kCpu + "3 ");
   EXPECT_EQ(names(Destinations({DeviceSpec::canonical("CPU:1"), DeviceSpec::canonical("CPU:0")})),
             kCpu + "1 " + kCpu + "0 ");
@@ -54,6 +54,17 @@ TEST(Destinations, MustExistAndBeDevices) {
                      ErrorCode::kInvalidArgument, "the tensor is undefined");
   EXPECT_TUTTI_ERROR(Destinations(at::empty({1}, at::kMeta)), ErrorCode::kInvalidArgument,
                      "a tensor lies on \"meta\"; only CPUs and GPUs");
+}
+
+TEST(Destinations, AreDevicesThatThisProcessHas) {
+  EXPECT_EQ(Destinations("CPU:15").size(), 1U);
+  EXPECT_TUTTI_ERROR(Destinations("CPU:99"), ErrorCode::kNotFound,
+                     "Destinations: device \"CPU:99\" does not exist; this process has CPU:0");
+  EXPECT_TUTTI_ERROR(Destinations("GPU:0"), ErrorCode::kNotFound,
+                     "Destinations: device \"GPU:0\" does not exist", "CUDA");
+  EXPECT_TUTTI_ERROR(Destinations(DeviceSpec::canonical("CPU:99")), ErrorCode::kNotFound, "CPU:99");
+  EXPECT_TUTTI_ERROR(Destinations("/job:worker/task:1/device:CPU:0"), ErrorCode::kInvalidArgument,
+                     "belongs to another process");
 }
 
 }  // namespace

@@ -52,24 +52,23 @@ void LogicalDeviceTable::set_cpu_count(int count) {
                         "; it must lie between 1 and ", kMaxCpuDevices, "."));
   }
   MutexLock lock(mutex_);
-  if (cpu_count_ && *cpu_count_ != count) {
+  if (!is_open() && cpu_count() != count) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message("set_logical_cpu_devices: cannot change the number of CPU devices from ",
-                        *cpu_count_, " to ", count,
+                        cpu_count(), " to ", count,
                         "; it was set before or by the first strategy. Call it once, before the "
                         "first strategy is made."));
   }
-  cpu_count_ = count;
+  cpu_count_.store(count, std::memory_order_relaxed);
 }
 
 std::vector<LogicalDevice> LogicalDeviceTable::list(std::string_view type) const {
-  MutexLock lock(mutex_);
   std::vector<LogicalDevice> devices;
   const auto add = [&](const char* name, int count) {
     if (!type.empty() && type != name) return;
     for (int i = 0; i < count; ++i) devices.push_back({message("/device:", name, ":", i), name});
   };
-  add("CPU", cpu_count_locked());
+  add("CPU", cpu_count());
   add("GPU", gpu_count_);
   return devices;
 }
@@ -81,12 +80,12 @@ std::vector<DeviceSpec> LogicalDeviceTable::resolve(std::string_view who,
   for (const std::string& name : names) specs.push_back(DeviceSpec::canonical(name));
   if (specs.empty()) {
     const bool gpus = gpu_count_ > 0;
-    const int count = gpus ? gpu_count_ : cpu_count_locked();
+    const int count = gpus ? gpu_count_ : cpu_count();
     for (int i = 0; i < count; ++i) {
       specs.push_back(DeviceSpec::canonical(message(gpus ? "GPU:" : "CPU:", i)));
     }
   }
-  int needed = cpu_count_locked();
+  int needed = cpu_count();
   for (const DeviceSpec& spec : specs) {
     if (*spec.type == "CPU") needed = std::max(needed, *spec.index + 1);
     if (std::count(specs.begin(), specs.end(), spec) > 1) {
@@ -97,10 +96,17 @@ std::vector<DeviceSpec> LogicalDeviceTable::resolve(std::string_view who,
     }
   }
   // A list that is refused decides nothing.
-  const int cpu_count = !cpu_count_ && needed <= kMaxCpuDevices ? needed : cpu_count_locked();
-  for (const DeviceSpec& spec : specs) check_exists(who, spec, cpu_count);
-  cpu_count_ = cpu_count;
+  const int count = is_open() && needed <= kMaxCpuDevices ? needed : cpu_count();
+  for (const DeviceSpec& spec : specs) check_exists(who, spec, count);
+  cpu_count_.store(count, std::memory_order_relaxed);
   return specs;
+}
+
+void LogicalDeviceTable::check(std::string_view who, const DeviceSpec& spec) const {
+  if (!spec.job || !spec.replica || !spec.task || !spec.type || !spec.index) {
+    return check(who, DeviceSpec::canonical("CPU:0").merged_with(spec));
+  }
+  check_exists(who, spec, is_open() ? kMaxCpuDevices : cpu_count());
 }
 
 void LogicalDeviceTable::check_exists(std::string_view who, const DeviceSpec& spec,

@@ -7,7 +7,7 @@
 
 #pragma once
 
-#include <optional>
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,13 +48,18 @@ class LogicalDeviceTable {
   /// still open. Errors begin with `who`, the strategy's name.
   std::vector<DeviceSpec> resolve(std::string_view who, const std::vector<std::string>& names);
 
+  /// Throws, beginning with `who`, unless this process has the device. While the number of CPUs is
+  /// open, it has each of them.
+  void check(std::string_view who, const DeviceSpec& spec) const;
+
  private:
-  int cpu_count_locked() const TUTTI_REQUIRES(mutex_) { return cpu_count_.value_or(1); }
+  int cpu_count() const { return is_open() ? 1 : cpu_count_.load(std::memory_order_relaxed); }
+  bool is_open() const { return cpu_count_.load(std::memory_order_relaxed) == 0; }
   void check_exists(std::string_view who, const DeviceSpec& spec, int cpu_count) const;
 
   const int gpu_count_;
   mutable Mutex mutex_;
-  std::optional<int> cpu_count_ TUTTI_GUARDED_BY(mutex_);
+  std::atomic<int> cpu_count_{0};  // written under the mutex; 0 while it is open
 };
 
 LogicalDeviceTable& logical_device_table();

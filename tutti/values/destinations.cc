@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/device/logical_devices.h"
 
 namespace tutti {
 namespace {
@@ -23,6 +24,12 @@ DeviceSpec device_of(const at::Tensor& tensor, size_t cpu) {
   return DeviceSpec::canonical(message("GPU:", static_cast<int>(device.index())));
 }
 
+void check_devices(const std::vector<DeviceSpec>& devices) {
+  for (const DeviceSpec& device : devices) {
+    internal::logical_device_table().check("Destinations", device);
+  }
+}
+
 }  // namespace
 
 Destinations::Destinations(const std::string& device) {
@@ -31,9 +38,10 @@ Destinations::Destinations(const std::string& device) {
                 "Destinations: destinations can not be empty; name a device such as \"CPU:0\".");
   }
   devices_.push_back(DeviceSpec::canonical(device));
+  check_devices(devices_);
 }
 
-Destinations::Destinations(const DeviceSpec& device) : devices_{device} {}
+Destinations::Destinations(const DeviceSpec& device) : devices_{device} { check_devices(devices_); }
 
 Destinations::Destinations(const at::Tensor& value) : devices_{device_of(value, 0)} {}
 
@@ -41,6 +49,7 @@ Destinations::Destinations(std::vector<DeviceSpec> devices) : devices_(std::move
   if (devices_.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "Destinations: destinations can not be empty.");
   }
+  check_devices(devices_);
 }
 
 void Destinations::add(const at::Tensor& component, size_t components) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -24,10 +25,21 @@ class Variable;
 /// logical CPUs apart, so component i of a value in host memory counts as CPU:i.
 class Destinations {
  public:
-  /// Throws kInvalidArgument for a name that is empty or no device.
+  /// Throws kInvalidArgument for a name that is empty or not the name of a device, kNotFound for a
+  /// device that this process does not have.
   Destinations(const char* device) : Destinations(std::string(device)) {}
   Destinations(const std::string& device);
   Destinations(const DeviceSpec& device);
+
+  // Without it, 0 would be a null pointer to a name.
+  template <class T>
+    requires(std::is_arithmetic_v<T> || std::is_null_pointer_v<T>)
+  Destinations(T) {
+    static_assert(
+        !std::is_same_v<T, T>,
+        "Destinations: a number is not a device; name one, for example \"CPU:0\", or give "
+        "a value that lies there");
+  }
 
   /// Throws kInvalidArgument for an undefined tensor.
   Destinations(const at::Tensor& value);
