@@ -2,8 +2,10 @@
 
 #include "tutti/nest/indexed_slices.h"
 
+#include <string>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_error.h"
@@ -78,6 +80,15 @@ TEST(IndexedSlices, RefusesRowsThatDoNotFitTheDenseShape) {
                      "rows of shape [2] do not fit dense_shape [4, 3]");
   EXPECT_TUTTI_ERROR(IndexedSlices(values, tensor({0}), {4}), kInvalidSlices,
                      "do not fit dense_shape [4]");
+}
+
+TEST(IndexedSlices, ToDenseRefusesRowsThatTheShapeDoesNotHave) {
+  for (const int64_t row : {-1, 3}) {
+    const IndexedSlices slices(at::ones({2, 2}), at::tensor({int64_t{0}, row}), {3, 2});
+    EXPECT_TUTTI_ERROR(slices.to_dense(), ErrorCode::kInvalidArgument,
+                       "IndexedSlices::to_dense: there is no row " + std::to_string(row), "[3, 2]",
+                       "from 0 to 2");
+  }
 }
 
 }  // namespace

@@ -45,6 +45,17 @@ at::Tensor IndexedSlices::to_dense() const {
         ErrorCode::kFailedPrecondition,
         "IndexedSlices::to_dense: the dense shape is not known. Give it to the constructor.");
   }
+  if (indices_.numel() > 0) {
+    const auto lowest = indices_.min().item<int64_t>();
+    const auto highest = indices_.max().item<int64_t>();
+    if (lowest < 0 || highest >= dense_shape_[0]) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          message("IndexedSlices::to_dense: there is no row ", lowest < 0 ? lowest : highest,
+                  " in dense_shape ", at::IntArrayRef(dense_shape_),
+                  "; its rows are numbered from 0 to ", dense_shape_[0] - 1, "."));
+    }
+  }
   return at::zeros(dense_shape_, values_.options()).index_add(0, indices_, values_);
 }
 
