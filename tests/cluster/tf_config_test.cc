@@ -151,7 +151,7 @@ TEST(TFConfigClusterResolver, MalformedTextsSayWhereAndHow) {
        "key is there twice"},
       {"{\"task\": {}, \"task\": {}}", "\"/task\"", "key is there twice"},
       {"{\"task\": [\"worker\", 0]}", "\"/task\"", "an object with \"type\" and \"index\""},
-      {"{\"task\": {\"type\": 1}}", "\"/task/type\"", "1 stands where a string"},
+      {"{\"task\": {\"type\": 1.5}}", "\"/task/type\"", "1.5 stands where a string"},
       {"{\"task\": {\"index\": -1}}", "\"/task/index\"", "-1 stands where an index"},
       {"{\"task\": {\"index\": 1.5}}", "\"/task/index\"", "1.5 stands where an index"},
       {"{\"task\": {\"index\": \"one\"}}", "\"/task/index\"", "\"one\" stands where an index"},
@@ -204,6 +204,15 @@ TEST(TFConfigClusterResolver, LongTextsAreNotRepeatedInErrors) {
   } catch (const tutti::Error& error) {
     EXPECT_LT(std::string(error.what()).size(), 600u);
   }
+}
+
+TEST(TFConfigClusterResolver, ATaskTypeMayBeANumber) {
+  const ScopedEnvironment environment(
+      {{"TF_CONFIG",
+        R"({"cluster": {"7": ["hostA:4321", "hostB:4321"]}, "task": {"type": 7, "index": 1}})"}});
+  const TFConfigClusterResolver resolver;
+  EXPECT_EQ(resolver.task_type(), "7");
+  EXPECT_EQ(resolver.cluster_spec().task_address(*resolver.task_type(), 1), "hostB:4321");
 }
 
 }  // namespace tf_config_test

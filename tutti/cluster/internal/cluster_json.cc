@@ -235,7 +235,9 @@ void read_task(const JsonOrigin& origin, const Json& task, TfConfig& config) {
   if (!task.is_object())
     origin.refuse_value("/task", task, "an object with \"type\" and \"index\"");
   if (const auto type = task.find("type"); type != task.end()) {
-    config.task_type = read_string(origin, "/task/type", *type);
+    // A job may be named by a number, which some programs write without quotes.
+    config.task_type =
+        type->is_number_integer() ? type->dump() : read_string(origin, "/task/type", *type);
   }
   if (const auto index = task.find("index"); index != task.end()) {
     config.task_id = read_index(origin, "/task/index", *index);
