@@ -483,7 +483,7 @@ TEST(DistributedDataset, DescribesItsElements) {
   const auto dataset =
       data::from_tensor_slices(std::tuple(at::zeros({8, 3}), at::zeros({8}, at::kLong))).batch(4);
   const auto distributed = strategy.distribute_dataset(dataset);
-  EXPECT_EQ(data::to_text(distributed.element_spec()[1]), "(float32[-1, 3], int64[-1])");
+  EXPECT_EQ(data::to_text(distributed.element_spec()[1]), "(float32[2, 3], int64[2])");
   EXPECT_EQ(distributed.cardinality(), 2);
   EXPECT_EQ(distributed.reduce(0,
                                [](int sum, const auto& step) {
@@ -502,6 +502,60 @@ TEST(Strategy, MakesDatasetsOfTensors) {
     sum += strategy.reduce(ReduceOp::kSum, step, 0).item<double>();
   }
   EXPECT_EQ(sum, 10);
+}
+
+TEST(DistributedDatasetSpec, RowsThatAreCertainAreReported) {
+  const MirroredStrategy strategy({"CPU:0", "CPU:1", "CPU:2"});
+  const auto rows_by_replica = [&](const auto& dataset) {
+    std::vector<int64_t> rows;
+    const auto specs = strategy.distribute_dataset(dataset).element_spec();
+    for (const data::ElementSpec& spec : specs) rows.push_back((*(*spec)[0].shape)[0]);
+    return rows;
+  };
+  using data::AutoShardPolicy;
+  const auto rows = data::from_tensor_slices(at::ones({20, 2}));
+  const auto with = [](const auto& dataset, AutoShardPolicy policy) {
+    return dataset.with_options({.auto_shard_policy = policy});
+  };
+  const auto full = rows.batch(6, {.drop_remainder = true});
+  const auto uneven = rows.batch(7, {.drop_remainder = true});
+  EXPECT_EQ(rows_by_replica(full), (std::vector<int64_t>{2, 2, 2}));
+  EXPECT_EQ(rows_by_replica(with(full, AutoShardPolicy::kOff)), (std::vector<int64_t>{2, 2, 2}));
+  EXPECT_EQ(rows_by_replica(uneven), (std::vector<int64_t>{3, 3, 1})) << "pieces of each batch";
+  EXPECT_EQ(rows_by_replica(with(uneven, AutoShardPolicy::kOff)), (std::vector<int64_t>{3, 2, 2}));
+  EXPECT_EQ(rows_by_replica(rows.batch(6)), (std::vector<int64_t>{-1, -1, -1}));
+  for (const auto& dataset : {full, uneven, with(uneven, AutoShardPolicy::kOff)}) {
+    const auto batches = strategy.distribute_dataset(dataset);
+    const auto specs = batches.element_spec();
+    for (auto& step : batches) {
+      for (size_t i = 0; i < 3; ++i) EXPECT_EQ(step[i].size(0), (*(*specs[i])[0].shape)[0]);
+    }
+  }
+}
+
+TEST(DistributedDatasetSpec, UnbatchedDataAreRefusedAtOnce) {
+  const MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  EXPECT_TUTTI_ERROR(strategy.distribute_dataset(data::range(4)), ErrorCode::kInvalidArgument,
+                     "distribute_dataset: leaf 0 of an element of int64", "Call .batch(n) first");
+  EXPECT_TUTTI_ERROR(strategy.distribute_dataset(data::from_tensor_slices(at::ones({4}))),
+                     ErrorCode::kInvalidArgument, "float32[]", "has no rows");
+}
+
+TEST(DistributedDatasetSpec, DataInMemoryAreSharedWithoutAWarning) {
+  const test::LogCapture log;
+  test::for_each_worker(2, 1, [&](const Strategy& strategy, int) {
+    for (auto& step : strategy.distribute_dataset(data::range(4).batch(2))) {
+      EXPECT_EQ(step[0].size(0), 1);
+    }
+  });
+  for (const auto& line : log.lines()) EXPECT_NE(line.level, LogLevel::kWarning) << line.text;
+}
+
+TEST(DistributedDatasetSpec, AnIteratorHasNext) {
+  const MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  auto iterator = strategy.distribute_dataset(data::range(2).batch(2)).iterator();
+  EXPECT_EQ(iterator.next()[1].item<int64_t>(), 1);
+  EXPECT_TUTTI_ERROR(iterator.next(), ErrorCode::kNotFound, "the dataset has ended");
 }
 
 }  // namespace tutti::distributed_dataset_test

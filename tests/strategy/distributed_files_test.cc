@@ -273,4 +273,42 @@ TEST(DistributedFiles, UnorderedMapsLoseNothingWhereWorkersShareElements) {
   }
 }
 
+TEST(DistributedFiles, AWorkerThatNeverHadARowGetsTheShapeOfAMappedOne) {
+  const TempFolder folder;
+  const Lines files{text_file(folder, "a", 0, 4), text_file(folder, "b", 0, 0)};
+  std::atomic<int> empty_steps{0};
+  for_each_worker(2, 1, [&](const Strategy& strategy, int worker) {
+    const auto rows = data::text_line(files)
+                          .map([](const std::string& line) {
+                            return std::tuple(at::full({3}, std::stod(line), at::kDouble),
+                                              at::ones({2, 5}, at::kInt));
+                          })
+                          .shuffle(8)
+                          .batch(2)
+                          .with_options({.auto_shard_policy = AutoShardPolicy::kFile});
+    for (auto& step : strategy.distribute_dataset(rows)) {
+      const auto& [x, y] = step[0];
+      ASSERT_EQ(x.sizes(), (at::IntArrayRef{worker == 0 ? 1 : 0, 3}));
+      EXPECT_EQ(x.scalar_type(), at::kDouble);
+      ASSERT_EQ(y.sizes(), (at::IntArrayRef{worker == 0 ? 1 : 0, 2, 5}));
+      EXPECT_EQ(y.scalar_type(), at::kInt);
+      EXPECT_EQ(x.matmul(at::ones({3, 4}, at::kDouble)).size(1), 4);
+      empty_steps += worker;
+    }
+  });
+  EXPECT_EQ(empty_steps, 4);
+}
+
+TEST(DistributedFiles, OneWorkerReadsAllWhateverThePolicy) {
+  const MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const auto batches =
+      data::range(6).batch(4).with_options({.auto_shard_policy = AutoShardPolicy::kFile});
+  std::vector<Rows> steps;
+  for (auto& step : strategy.distribute_dataset(batches)) {
+    steps.push_back(rows_of(step[0]));
+    steps.push_back(rows_of(step[1]));
+  }
+  EXPECT_EQ(steps, (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {}}));
+}
+
 }  // namespace tutti::distributed_files_test

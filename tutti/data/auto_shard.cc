@@ -119,18 +119,37 @@ NodePtr keep_own_files(const NodePtr& node, const Origins& origins, const ShardR
   });
 }
 
-std::optional<int64_t> global_batch_size(const Node& node) {
-  if (const ElementSpec specs = node.spec()) {
-    std::optional<int64_t> rows;
-    bool agree = !specs->empty();
-    for (const ValueSpec& spec : *specs) {
-      const bool known = spec.shape && !spec.shape->empty() && (*spec.shape)[0] >= 0;
-      agree = agree && known && (!rows || *rows == (*spec.shape)[0]);
-      if (known) rows = (*spec.shape)[0];
-    }
-    if (agree) return rows;
+// The rows of every batch, if it is known that all have the same number.
+std::optional<int64_t> certain_batch_size(const Node& node) {
+  const ElementSpec specs = node.spec();
+  if (!specs || specs->empty()) return std::nullopt;
+  std::optional<int64_t> rows;
+  for (const ValueSpec& spec : *specs) {
+    const bool known = spec.shape && !spec.shape->empty() && (*spec.shape)[0] >= 0;
+    if (!known || (rows && *rows != (*spec.shape)[0])) return std::nullopt;
+    rows = (*spec.shape)[0];
   }
-  return node.batch_size();
+  return rows;
+}
+
+std::optional<int64_t> global_batch_size(const Node& node) {
+  const std::optional<int64_t> certain = certain_batch_size(node);
+  return certain ? certain : node.batch_size();
+}
+
+// What will be found when the first element is cut, if it is known already.
+void check_batched(const Node& node) {
+  const ElementSpec specs = node.spec();
+  for (size_t leaf = 0; specs && leaf < specs->size(); ++leaf) {
+    const ValueSpec& spec = (*specs)[leaf];
+    const bool has_rows =
+        spec.kind == ValueSpec::Kind::kUnknown || spec.kind == ValueSpec::Kind::kStrings ||
+        (spec.kind == ValueSpec::Kind::kTensor && !(spec.shape && spec.shape->empty()));
+    if (has_rows) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                message("distribute_dataset: leaf ", leaf, " of an element of ", to_text(specs),
+                        " has no rows. Call .batch(n) first."));
+  }
 }
 
 // G rows over N replicas, larger shares first, beginning with the worker's own.
@@ -154,6 +173,15 @@ class Sharder {
         replicas_(request.num_workers * request.replicas_per_worker) {}
 
   ShardedPipeline run() {
+    if (replicas_ > 1) check_batched(*node_);
+    ShardedPipeline sharded = shard();
+    if (request_.num_workers > 1) sharded.sample = without_shuffles(node_);
+    sharded.rows = certain_rows(sharded);
+    return sharded;
+  }
+
+ private:
+  ShardedPipeline shard() {
     switch (options_of(*node_).auto_shard_policy.value_or(AutoShardPolicy::kAuto)) {
       case AutoShardPolicy::kOff:
         return by_rows(node_, AutoShardPolicy::kOff,
@@ -172,18 +200,36 @@ class Sharder {
     return by_file(/*required=*/false);
   }
 
- private:
+  // Every batch is full, so that it gives each replica the same rows in every step. Workers that
+  // read other files, or as many as they like, may come to their end before others do.
+  std::optional<std::vector<int64_t>> certain_rows(const ShardedPipeline& sharded) const {
+    if (!sharded.pieces && request_.num_workers > 1) return std::nullopt;
+    const std::optional<int64_t> batch = certain_batch_size(*node_);
+    if (!batch) return std::nullopt;
+    const PieceOptions pieces = sharded.pieces.value_or(
+        PieceOptions{replicas_, 0, 1, request_.replicas_per_worker, /*even=*/true});
+    std::vector<int64_t> rows;
+    for (int64_t i = 0; i < pieces.count; ++i) {
+      const auto [begin, end] =
+          piece_of(*batch, pieces.pieces, pieces.first + i * pieces.stride, pieces.even);
+      rows.push_back(end - begin);
+    }
+    return rows;
+  }
+
   ShardedPipeline by_file(bool required) {
     Origins origins;
     find_origins(*node_, origins);
     const bool has_files = !origins.readers.empty() || !origins.expanders.empty();
-    if (origins.others || !has_files) {
+    const bool only_files = has_files && !origins.others;
+    const bool is_alone = request_.num_workers == 1;
+    if (!only_files && !(required && is_alone)) {
       const std::string reason = has_files ? "not all of its elements are read file by file"
                                            : "its elements are not read file by file";
       if (required) refuse_files(reason);
-      return by_data("because " + reason, has_files && request_.num_workers > 1);
+      return by_data("because " + reason, has_files && !is_alone);
     }
-    if (request_.num_workers == 1) {
+    if (is_alone) {
       return by_rows(node_, AutoShardPolicy::kFile,
                      "sharded by file (kFile): the one worker reads all");
     }

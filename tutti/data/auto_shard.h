@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/data/node.h"
 #include "tutti/data/options.h"
@@ -30,6 +31,13 @@ struct ShardedPipeline {
   AutoShardPolicy policy;              ///< What was done; never kAuto.
   std::string explanation;             ///< What this worker reads, and why, in words.
   bool is_warning = false;
+
+  /// The rows of each local replica, if they are the same in every step.
+  std::optional<std::vector<int64_t>> rows = std::nullopt;
+
+  /// The pipeline as it was, without shuffles: what an element looks like for a worker that has
+  /// none of its own.
+  NodePtr sample = nullptr;
 
   std::unique_ptr<StepStream> iterate(Iteration& iteration, int replicas) const;
 

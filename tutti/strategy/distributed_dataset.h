@@ -55,6 +55,9 @@ class DistributedIterator {
     return std::move(*step);
   }
 
+  /// get_next(), for programs that call it so.
+  PerReplica<T> next() { return get_next(); }
+
   /// What each local replica gets.
   PerReplica<data::ElementSpec> element_spec() const {
     return PerReplica<data::ElementSpec>(source_->element_specs());

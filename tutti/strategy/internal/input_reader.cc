@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/values/context_frame.h"
 
@@ -49,6 +50,18 @@ data::Value value_without_rows(const data::Value& blank, const data::ValueSpec& 
   for (int64_t& size : shape) size = std::max<int64_t>(size, 0);
   if (!shape.empty()) shape[0] = 0;
   return at::empty(shape, spec.dtype.value_or(at::kFloat)).zero_();
+}
+
+// Whether an element without rows can be made by the spec alone.
+bool is_complete(const data::ElementSpec& specs) {
+  if (!specs) return false;
+  return std::all_of(specs->begin(), specs->end(), [](const data::ValueSpec& spec) {
+    if (spec.kind == data::ValueSpec::Kind::kUnknown) return false;
+    if (spec.kind != data::ValueSpec::Kind::kTensor) return true;
+    return spec.dtype && spec.shape && !spec.shape->empty() &&
+           std::all_of(spec.shape->begin() + 1, spec.shape->end(),
+                       [](int64_t size) { return size >= 0; });
+  });
 }
 
 int64_t rows_of(const data::Element& element) {
@@ -151,11 +164,7 @@ bool InputReader::read(Ready& ready) {
     return false;
   }
   for (const std::optional<data::Element>& element : step.elements) {
-    if (!element || without_rows_) continue;
-    without_rows_.emplace().structure = element->structure;
-    for (const data::Value& value : element->values) {
-      without_rows_->values.push_back(value_without_rows(value));
-    }
+    if (element && !without_rows_) learn_from(*element);
   }
   // Not ahead_, which is gone for others while its thread ends.
   const bool reads_ahead = source_->options.per_replica_buffer_size > 0;
@@ -176,9 +185,30 @@ bool InputReader::read(Ready& ready) {
   return true;
 }
 
-data::Element InputReader::element_without_rows() const {
-  if (without_rows_) return *without_rows_;
+void InputReader::learn_from(const data::Element& element) {
+  without_rows_.emplace().structure = element.structure;
+  for (const data::Value& value : element.values) {
+    without_rows_->values.push_back(value_without_rows(value));
+  }
+}
+
+// A worker that has had no row asks the pipeline what it knows beforehand and, where that is not
+// all, for the first batch of those that other workers share.
+data::Element InputReader::element_without_rows() {
   const data::ElementSpec specs = source_->pipelines[0]->spec();
+  if (!without_rows_ && !is_complete(specs) && source_->sharded && source_->sharded->sample) {
+    try {
+      data::Iteration iteration(static_cast<uint64_t>(pass_), source_->seed);
+      data::Element first;
+      if (source_->sharded->sample->iterate(iteration)->next(first)) learn_from(first);
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning,
+          message("distribute_dataset: this worker has no rows, and could not read one to learn "
+                  "their shape: ",
+                  error.what()));
+    }
+  }
+  if (without_rows_) return *without_rows_;
   data::Element element;
   element.structure = blank_.structure;
   for (size_t i = 0; i < blank_.values.size(); ++i) {

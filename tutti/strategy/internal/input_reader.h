@@ -76,7 +76,8 @@ class InputReader {
   };
 
   bool read(Ready& ready);
-  data::Element element_without_rows() const;
+  data::Element element_without_rows();
+  void learn_from(const data::Element& element);
 
   const std::shared_ptr<const InputSource> source_;
   const int64_t pass_;

@@ -79,7 +79,11 @@ std::vector<data::ElementSpec> InputSource::element_specs() const {
     const size_t pipeline = pipelines.size() == 1 ? 0 : static_cast<size_t>(i);
     data::ElementSpec spec = pipelines[pipeline]->spec();
     // A replica may get a piece of a batch, or nothing in a last step.
-    if (strategy->num_replicas_in_sync() > 1) spec = data::spec_with_rows(std::move(spec), -1);
+    const bool certain = sharded && sharded->rows;
+    if (strategy->num_replicas_in_sync() > 1) {
+      spec = data::spec_with_rows(std::move(spec),
+                                  certain ? (*sharded->rows)[static_cast<size_t>(i)] : -1);
+    }
     specs.push_back(std::move(spec));
   }
   return specs;
