@@ -144,7 +144,7 @@ TEST(LogicalDevices, DevicesOfOtherProcessesAreRefused) {
 TEST(LogicalDevices, OtherTypesAreUnimplemented) {
   LogicalDeviceTable table(1);
   EXPECT_TUTTI_ERROR(table.resolve("S", {"TPU:0"}), ErrorCode::kUnimplemented,
-                     "S: device type \"TPU\" is not supported; use CPU or GPU.");
+                     "S: the type of device \"TPU:0\" is not supported; use CPU or GPU.");
 }
 
 TEST(LogicalDevices, ANameThatCannotBeReadIsAnError) {

@@ -120,8 +120,9 @@ void LogicalDeviceTable::check_exists(std::string_view who, const DeviceSpec& sp
   }
   const bool is_cpu = *spec.type == "CPU";
   if (!is_cpu && *spec.type != "GPU") {
-    throw Error(ErrorCode::kUnimplemented, message(who, ": device type \"", *spec.type,
-                                                   "\" is not supported; use CPU or GPU."));
+    throw Error(ErrorCode::kUnimplemented,
+                message(who, ": the type of device \"", spec.short_name(),
+                        "\" is not supported; use CPU or GPU."));
   }
   const int count = is_cpu ? cpu_count : gpu_count_;
   if (*spec.index < count) return;
