@@ -467,4 +467,26 @@ TEST(VariableUse, AVariableMayDieLast) {
   last.reset();
 }
 
+TEST(VariableCreation, DifferentNamesOnDifferentReplicasAreBothInTheError) {
+  const MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  EXPECT_TUTTI_ERROR(strategy.run([] {
+    const bool first = get_replica_context()->replica_id_in_sync_group() == 0;
+    return Variable(1.0, {.name = first ? "weights" : "bias"}).name();
+  }),
+                     ErrorCode::kFailedPrecondition,
+                     "replica 0 has finished (last: Variable of "
+                     "'weights'",
+                     "replica 1 waits in Variable of 'bias'");
+}
+
+TEST(VariableCreation, AWriteThatOneReplicaLeavesOutIsNamed) {
+  const MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const Variable total = strategy.scope(
+      [] { return Variable(1.0, {.name = "total", .aggregation = VariableAggregation::kSum}); });
+  EXPECT_TUTTI_ERROR(strategy.run([&] {
+    if (get_replica_context()->replica_id_in_sync_group() == 1) total.assign_add(at::ones({}));
+  }),
+                     ErrorCode::kFailedPrecondition, "replica 1 waits in assign_add of 'total'");
+}
+
 }  // namespace tutti::variable_creation_test

@@ -20,7 +20,11 @@
 // Once all have arrived nobody leaves before the end: the requests lie on the
 // stacks of the replicas. A poison that comes then takes effect after it.
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <string_view>
+#include <tuple>
 #include <typeinfo>
 #include <utility>
 
@@ -53,6 +57,23 @@ std::string text_of(const std::exception_ptr& error) {
 
 }  // namespace internal
 
+void ReplicaRunner::NameWords::store(std::string_view name) {
+  if (name.empty() && words_[0].load(std::memory_order_relaxed) == 0) return;
+  std::array<uint64_t, std::tuple_size_v<decltype(words_)>> words = {};
+  std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words));
+  for (size_t i = 0; i < words.size(); ++i) words_[i].store(words[i], std::memory_order_relaxed);
+}
+
+std::string ReplicaRunner::NameWords::load() const {
+  std::array<char, sizeof words_> text = {};
+  for (size_t i = 0; i < words_.size(); ++i) {
+    const uint64_t word = words_[i].load(std::memory_order_relaxed);
+    std::memcpy(text.data() + i * sizeof word, &word, sizeof word);
+  }
+  const auto end = std::find(text.begin(), text.end(), '\0');
+  return {text.begin(), end};
+}
+
 void ReplicaRunner::meet(int replica, MeetingRequest& request) {
   Replica& me = replicas_.at(static_cast<size_t>(replica));
   if (me.state.load(std::memory_order_relaxed) != State::kRunning ||
@@ -79,6 +100,7 @@ void ReplicaRunner::meet(int replica, MeetingRequest& request) {
   me.last_file.store(request.site().file, std::memory_order_relaxed);
   me.last_line.store(request.site().line, std::memory_order_relaxed);
   me.last_call.store(request.name(), std::memory_order_relaxed);
+  me.last_subject.store(request.subject());
   me.meetings.fetch_add(1, std::memory_order_relaxed);
   request.attach(notes_.data());
   MeetingNote& note = notes_[static_cast<size_t>(replica)];
@@ -356,10 +378,12 @@ std::string ReplicaRunner::where_replicas_are() const {
                         each.last_line.load(std::memory_order_relaxed)};
     text +=
         message(text.empty() ? "replica " : ", replica ", each.context->replica_id_in_sync_group());
-    const std::string where = call == nullptr
-                                  ? std::string("no meeting point yet")
-                                  : message(call, ", meeting point ", meetings,
-                                            site.line == 0 ? "" : message(" at ", site));
+    const std::string subject = each.last_subject.load();
+    const std::string where =
+        call == nullptr
+            ? std::string("no meeting point yet")
+            : message(call, subject.empty() ? "" : " of '" + subject + "'", ", meeting point ",
+                      meetings, site.line == 0 ? "" : message(" at ", site));
     switch (each.state.load(std::memory_order_relaxed)) {
       case State::kWaiting:
         text += message(" waits in ", where);

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <vector>
 
@@ -86,7 +88,17 @@ class ReplicaRunner {
  private:
   enum class State : int { kIdle, kRunning, kWaiting, kFinished };
 
-  // One replica; what a warning shows is atomic and made of literals.
+  // The beginning of a name, which one thread writes while others read; a torn one is only shown.
+  class NameWords {
+   public:
+    void store(std::string_view name);
+    std::string load() const;
+
+   private:
+    std::array<std::atomic<uint64_t>, 6> words_ = {};
+  };
+
+  // One replica; what a warning shows is atomic.
   struct alignas(64) Replica {
     ReplicaContext* context = nullptr;
     std::exception_ptr error;
@@ -97,6 +109,7 @@ class ReplicaRunner {
     std::atomic<const char*> last_call{nullptr};
     std::atomic<const char*> last_file{nullptr};
     std::atomic<int> last_line{0};
+    NameWords last_subject;
   };
 
   using Requests = c10::SmallVector<MeetingRequest*, 8>;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 
 #include "tutti/base/call_site.h"
@@ -64,6 +65,9 @@ class MeetingRequest {
 
   /// Called by the runner: where the notes of all local replicas lie.
   void attach(const MeetingNote* notes) { notes_ = notes; }
+
+  /// The name of the variable that it is about, if any; for errors.
+  virtual std::string_view subject() const { return {}; }
 
   /// "all_reduce(kSum) of float32[2, 3]"
   virtual std::string describe() const = 0;

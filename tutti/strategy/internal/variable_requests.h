@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tutti/strategy/internal/all_reduce_request.h"
 #include "tutti/values/variable_impl.h"
@@ -25,6 +26,7 @@ class CreateVariableRequest final : public MeetingRequest {
         name_(creation.options.name),
         make_(make) {}
 
+  std::string_view subject() const override { return name_; }
   std::string describe() const override { return "Variable '" + name_ + "'"; }
   void complete(std::span<MeetingRequest* const>) override { make_(); }
 
@@ -40,6 +42,7 @@ class CombineUpdateRequest final : public AllReduceRequest {
   CombineUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
                        const VariableUpdate& update);
 
+  std::string_view subject() const override { return update_.variable.options().name; }
   std::string describe() const override;
   void complete(std::span<MeetingRequest* const> requests) override;
 
@@ -61,6 +64,7 @@ class FirstUpdateRequest final : public MeetingRequest {
   FirstUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
                      const VariableUpdate& update);
 
+  std::string_view subject() const override { return update_.variable.options().name; }
   std::string describe() const override;
   void complete(std::span<MeetingRequest* const> requests) override;
 
