@@ -167,7 +167,7 @@ TEST(ApiExamples, AVariableOfOneDeviceStrategyLiesOnItsDevice) {
   const OneDeviceStrategy strategy("/cpu:0");
   const Scope scope = strategy.scope();
   const Variable v(1.0);
-  EXPECT_EQ(v.device(), "/job:localhost/replica:0/task:0/device:CPU:0");
+  EXPECT_EQ(v.device().to_string(), "/job:localhost/replica:0/task:0/device:CPU:0");
 }
 
 TEST(ApiExamples, AReplicaFunctionAddsToAVariable) {

@@ -120,15 +120,13 @@ TEST_P(StrategyContract, CopiesAreNamedAfterTheirReplica) {
 TEST_P(StrategyContract, CopiesLieOnTheDevicesOfTheReplicas) {
   const auto sync = variables_are_shared() ? kOnRead : VariableSynchronization::kAuto;
   const Variable v = make_variable(strategy(), 1.0, {.name = "v", .synchronization = sync});
-  const auto device = [](int i) {
-    return "/job:localhost/replica:0/task:0/device:CPU:" + std::to_string(i);
-  };
+  const auto device = [](int i) { return DeviceSpec::canonical("CPU:" + std::to_string(i)); };
   EXPECT_EQ(v.device(), device(0));
   const auto devices = strategy().run([&] { return v.device(); });
   ASSERT_EQ(v.devices().size(), static_cast<size_t>(n()));
   for (int i = 0; i < n(); ++i) {
     EXPECT_EQ(devices[static_cast<size_t>(i)], device(i));
-    EXPECT_EQ(v.devices()[static_cast<size_t>(i)].to_string(), device(i));
+    EXPECT_EQ(v.devices()[static_cast<size_t>(i)], device(i));
     const DeviceScope on(v.devices()[static_cast<size_t>(i)]);
     EXPECT_EQ(v.device(), device(i));
   }

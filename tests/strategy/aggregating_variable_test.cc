@@ -77,10 +77,10 @@ INSTANTIATE_TEST_SUITE_P(Replicas, AggregatingVariable, testing::Values(2, 3, 4)
 TEST_P(AggregatingVariable, HasOneCopyOnItsDevice) {
   const Variable v = on_write(strategy_, before_, kSum);
   EXPECT_EQ(v.components().size(), 1U);
-  EXPECT_EQ(v.device(), "/job:localhost/replica:0/task:0/device:CPU:7");
+  EXPECT_EQ(v.device().to_string(), "/job:localhost/replica:0/task:0/device:CPU:7");
   strategy_.run([&] {
     EXPECT_EQ(v.name(), "w");
-    EXPECT_EQ(v.device(), "/job:localhost/replica:0/task:0/device:CPU:7");
+    EXPECT_EQ(v.device().to_string(), "/job:localhost/replica:0/task:0/device:CPU:7");
     EXPECT_TRUE(bit_equal(v.value(), before_));
     EXPECT_TRUE(bit_equal(v + 1, before_ + 1));
   });

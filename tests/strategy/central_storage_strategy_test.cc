@@ -100,7 +100,7 @@ TEST(CentralStorageStrategy, SharesItsParametersAndSaysSo) {
 TEST(CentralStorageStrategy, WithOneDeviceAReplicaWritesWithoutAnAggregation) {
   const CentralStorageStrategy strategy({"CPU:2"}, "CPU:4");
   const Variable v = make_variable(strategy, tensor({1.F, 2.F}));
-  EXPECT_EQ(v.device(), "/job:localhost/replica:0/task:0/device:CPU:4");
+  EXPECT_EQ(v.device().to_string(), "/job:localhost/replica:0/task:0/device:CPU:4");
   strategy.run([&] { v.assign_add(1); });
   EXPECT_TRUE(bit_equal(v.value(), tensor({2.F, 3.F})));
 }

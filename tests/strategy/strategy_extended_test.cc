@@ -311,7 +311,7 @@ TEST_P(StrategyExtendedOf, UpdateCallsTheFunctionForEveryCopyOnItsDevice) {
         EXPECT_TRUE(whole.is_same(v));
         EXPECT_EQ(current_device()->to_string(), full_name("CPU:" + std::to_string(i)));
         EXPECT_EQ(mine.name(), i == 0 ? "v" : "v/replica_" + std::to_string(i));
-        EXPECT_EQ(mine.device(), full_name("CPU:" + std::to_string(i)));
+        EXPECT_EQ(mine.device().to_string(), full_name("CPU:" + std::to_string(i)));
         return mine.assign_add(x + y + z).clone();
       },
       per_replica([](int i) { return tensor({10.0 * i}); }), 0.5, v,

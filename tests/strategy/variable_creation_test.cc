@@ -397,7 +397,8 @@ TEST(VariableColocation, VariablesLieWithAnother) {
   const OneDeviceStrategy one("CPU:3");
   const Variable w = make_variable(one, 1.0);
   const auto colocation = one.extended().colocate_vars_with(w);
-  EXPECT_EQ(make_variable(one, 1.0).device(), "/job:localhost/replica:0/task:0/device:CPU:3");
+  EXPECT_EQ(make_variable(one, 1.0).device().to_string(),
+            "/job:localhost/replica:0/task:0/device:CPU:3");
   EXPECT_EQ(make_variable(strategy, 1.0).devices().size(), 2U);
 }
 

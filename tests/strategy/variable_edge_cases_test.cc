@@ -108,7 +108,7 @@ TEST(VariableEdgeCases, TheNameIsTheFirstOnesOutsideOfReplicas) {
   const DeviceSpec second = DeviceSpec::canonical("CPU:1");
   const DeviceScope device(second);
   EXPECT_EQ(v.name(), "v");
-  EXPECT_EQ(v.device(), second.to_string());
+  EXPECT_EQ(v.device(), second);
   EXPECT_EQ(strategy.run([&] { return v.name(); })[1], "v/replica_1");
 }
 

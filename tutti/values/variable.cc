@@ -120,9 +120,7 @@ at::Tensor Variable::scatter_update(const IndexedSlices& slices, const AssignOpt
 }
 
 const std::string& Variable::name() const { return impl_->component_name(impl_->own_component()); }
-std::string Variable::device() const {
-  return impl_->devices()[impl_->nearest_component()].to_string();
-}
+const DeviceSpec& Variable::device() const { return impl_->devices()[impl_->nearest_component()]; }
 at::ScalarType Variable::dtype() const { return impl_->dtype(); }
 at::IntArrayRef Variable::shape() const { return impl_->components()[0].sizes(); }
 bool Variable::trainable() const { return *impl_->options().trainable; }

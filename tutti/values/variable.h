@@ -177,8 +177,8 @@ class Variable {
 
   /// Of this replica's copy, outside of the first: "v", "v/replica_1".
   const std::string& name() const;
-  /// "/job:localhost/replica:0/task:0/device:CPU:0"
-  std::string device() const;
+  /// Where that copy lies.
+  const DeviceSpec& device() const;
   at::ScalarType dtype() const;
   at::IntArrayRef shape() const;
   bool trainable() const;
