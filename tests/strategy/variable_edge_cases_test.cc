@@ -132,4 +132,26 @@ TEST(VariableEdgeCases, SumsOfTruthValuesAreRefusedByName) {
                      ErrorCode::kInvalidArgument, "Variable::assign", "'v'", "bool");
 }
 
+TEST(VariableEdgeCases, StrategiesThatLookAlikeAreToldApart) {
+  const MirroredStrategy mine(kTwo);
+  const MirroredStrategy other(kTwo);
+  const Variable v = make(other, at::ones({}), VariableAggregation::kNone);
+  const auto update = [&] {
+    mine.extended().update(v, [](const Variable& copy) { copy.assign(2.0); });
+  };
+  EXPECT_TUTTI_ERROR(update(), ErrorCode::kInvalidArgument,
+                     "not to MirroredStrategy(CPU:0, CPU:1) "
+                     "(another object)");
+  EXPECT_TUTTI_ERROR(mine.reduce(ReduceOp::kMean, v), ErrorCode::kInvalidArgument,
+                     "(another object)");
+}
+
+TEST(VariableEdgeCases, ErrorsOfReadValueSayReadValue) {
+  const MirroredStrategy strategy(kTwo);
+  const Variable v = strategy.scope(
+      [] { return Variable(1.0, {.synchronization = VariableSynchronization::kOnRead}); });
+  EXPECT_TUTTI_ERROR(v.read_value(), ErrorCode::kInvalidArgument, "Variable::read_value:");
+  EXPECT_TUTTI_ERROR(v.value(), ErrorCode::kInvalidArgument, "Variable::value:");
+}
+
 }  // namespace tutti::variable_edge_cases_test

@@ -270,6 +270,13 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
                          std::initializer_list<size_t> argument_sizes,
                          FunctionRef<void(size_t component)> fn);
   void check_variable(const char* function, const Variable& variable) const;
+  template <class T>
+  std::vector<Mirrored<T>> batch_reduce_nests(
+      const char* who, ReduceOp op,
+      const std::vector<std::pair<PerReplica<T>, Destinations>>& pairs,
+      const CommunicationOptions& options);
+  template <class F, class... A>
+  auto update_copies(const Variable& variable, const F& fn, const A&... args);
   template <class F, class... A>
   auto update_slots(const char* function, const std::vector<DeviceSpec>& devices, const F& fn,
                     const A&... args);

@@ -29,7 +29,7 @@ class SyncOnReadVariable final : public VariableImpl {
   const char* kind() const override { return "SyncOnReadVariable"; }
 
   at::Tensor do_read(const Place& place, Read how) override {
-    if (place.kind == Place::Kind::kCross) return combined_value();
+    if (place.kind == Place::Kind::kCross) return combined_value(how);
     if (place.kind == Place::Kind::kReplica && place.context == synchronising_replica &&
         how != Read::kAfterWrite) {
       return synchronised_value(place, how);
@@ -37,9 +37,9 @@ class SyncOnReadVariable final : public VariableImpl {
     return local_value(place, how);
   }
 
-  at::Tensor combined_value() {
+  at::Tensor combined_value(Read how) {
     const VariableAggregation aggregation = options().aggregation;
-    check_combinable("value");
+    check_combinable(to_string(how));
     if (aggregation == VariableAggregation::kOnlyFirstReplica) {
       return host().of_first_replica(components()[0].detach(), describe());
     }
@@ -51,11 +51,10 @@ class SyncOnReadVariable final : public VariableImpl {
 
   at::Tensor synchronised_value(const Place& place, Read how) {
     if (how != Read::kConvert) {
-      throw Error(
-          ErrorCode::kUnimplemented,
-          message("Variable::", how == Read::kCopy ? "read_value" : "value", ": ", describe(),
-                  " cannot be read like this inside variable_sync_on_read_context(). "
-                  "Convert it: at::Tensor t = variable."));
+      throw Error(ErrorCode::kUnimplemented,
+                  message("Variable::", to_string(how), ": ", describe(),
+                          " cannot be read like this inside variable_sync_on_read_context(). "
+                          "Convert it: at::Tensor t = variable."));
     }
     check_combinable("value");
     const at::NoGradGuard no_grad;

@@ -110,6 +110,10 @@ void scatter_rows(VariableImpl::Scatter op, const at::Tensor& component,
 
 }  // namespace
 
+const char* to_string(VariableImpl::Read how) {
+  return how == VariableImpl::Read::kCopy ? "read_value" : "value";
+}
+
 const char* to_string(VariableImpl::Write op) {
   static constexpr std::array kNames = {"assign", "assign_add", "assign_sub"};
   return kNames[static_cast<size_t>(op)];
@@ -212,9 +216,7 @@ std::string VariableImpl::describe() const {
 
 // ---- reading ------------------------------------------------------------------
 
-at::Tensor VariableImpl::read(Read how) {
-  return do_read(place(how == Read::kCopy ? "read_value" : "value"), how);
-}
+at::Tensor VariableImpl::read(Read how) { return do_read(place(to_string(how)), how); }
 
 at::Tensor VariableImpl::local_value(const Place& place, Read how) const {
   const at::Tensor& component = local_component(place);

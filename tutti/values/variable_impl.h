@@ -168,7 +168,8 @@ class VariableImpl {
   std::vector<std::string> names_;
 };
 
-/// "assign_add", "scatter_min", ...
+/// "read_value", "assign_add", "scatter_min", ...
+const char* to_string(VariableImpl::Read how);
 const char* to_string(VariableImpl::Write op);
 const char* to_string(VariableImpl::Scatter op);
 

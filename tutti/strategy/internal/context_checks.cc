@@ -23,6 +23,11 @@ void check_no_replica_waits(const StrategyExtended& strategy) {
   }
 }
 
+std::string not_to(const StrategyExtended& strategy, const ReplicaHost& owner) {
+  const std::string mine = strategy.describe();
+  return message(", not to ", mine, mine == owner.describe() ? " (another object)" : "");
+}
+
 void check_cross_replica(const StrategyExtended& strategy, const char* function,
                          const char* instead) {
   const ContextFrame* frame = current_frame();

@@ -4,8 +4,11 @@
 
 #pragma once
 
+#include <string>
+
 namespace tutti {
 
+class ReplicaHost;
 class StrategyExtended;
 
 namespace internal {
@@ -18,6 +21,10 @@ StrategyExtended* current_strategy();
 /// call on the replica's context.
 void check_cross_replica(const StrategyExtended& strategy, const char* function,
                          const char* instead);
+
+/// ", not to MirroredStrategy(CPU:0)", for what belongs to another strategy; two that look alike
+/// are told apart.
+std::string not_to(const StrategyExtended& strategy, const ReplicaHost& owner);
 
 /// Throws kFailedPrecondition inside a merge function: the strategy is in run().
 void check_no_replica_waits(const StrategyExtended& strategy);

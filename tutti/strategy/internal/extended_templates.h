@@ -42,7 +42,8 @@ auto StrategyExtended::reduce_to(ReduceOp op, const V& value, const Destinations
                   "StrategyExtended::reduce_to: the value is no nest of tensors, "
                   "IndexedSlices and numbers, and no Variable");
     if constexpr (internal::is_per_replica<V>) {
-      return std::move(batch_reduce_to<T>(op, {{value, destinations}}, options)[0]);
+      return std::move(
+          batch_reduce_nests<T>("extended().reduce_to", op, {{value, destinations}}, options)[0]);
     } else {
       std::vector<T> results;
       for (size_t i = 0; i < destinations.size(); ++i) {
@@ -64,6 +65,13 @@ template <class T>
 std::vector<Mirrored<T>> StrategyExtended::batch_reduce_to(
     ReduceOp op, const std::vector<std::pair<PerReplica<T>, Destinations>>& pairs,
     const CommunicationOptions& options) {
+  return batch_reduce_nests("extended().batch_reduce_to", op, pairs, options);
+}
+
+template <class T>
+std::vector<Mirrored<T>> StrategyExtended::batch_reduce_nests(
+    const char* who, ReduceOp op, const std::vector<std::pair<PerReplica<T>, Destinations>>& pairs,
+    const CommunicationOptions& options) {
   static_assert(Nest<T>,
                 "StrategyExtended::batch_reduce_to: the values are no nests of tensors, "
                 "IndexedSlices and numbers");
@@ -71,14 +79,14 @@ std::vector<Mirrored<T>> StrategyExtended::batch_reduce_to(
   results.reserve(pairs.size());
   std::vector<internal::ReduceToItem> items;
   for (const auto& [value, destinations] : pairs) {
-    internal::check_components(*this, "batch_reduce_to", value.size());
+    internal::check_components(*this, who, value.size());
     internal::ReduceToItem item{.destinations = &destinations};
     item.leaves = internal::leaves_by_replica(value, item.structures);
     results.emplace_back(destinations.size(), value[0]);
     for (T& result : results.back()) item.results.push_back(leaves_of(result));
     items.push_back(std::move(item));
   }
-  internal::reduce_items_to(*this, op, items, options);
+  internal::reduce_items_to(*this, who, op, items, options);
   std::vector<Mirrored<T>> mirrored;
   for (std::vector<T>& each : results) mirrored.emplace_back(std::move(each));
   return mirrored;

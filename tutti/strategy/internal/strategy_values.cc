@@ -306,20 +306,19 @@ void check_cross_for_values(const StrategyExtended& strategy) {
   check_cross_replica(strategy, "distribute_values_from_function", "merge_call()");
 }
 
-void reduce_items_to(StrategyExtended& strategy, ReduceOp op,
+void reduce_items_to(StrategyExtended& strategy, const char* who, ReduceOp op,
                      const std::vector<ReduceToItem>& items, const CommunicationOptions& options) {
-  check_cross_replica(strategy, "extended().reduce_to", "all_reduce()");
+  check_cross_replica(strategy, who, "all_reduce()");
   const CommunicationOptions merged = strategy.communication_options().merged_with(options);
   const at::NoGradGuard no_grad;
   std::vector<ReducePair> pairs;
   std::vector<std::pair<const ReduceToItem*, size_t>> places;  // of the pairs' results
   for (const ReduceToItem& item : items) {
-    check_structures("extended().reduce_to", item.leaves, item.structures);
+    check_structures(who, item.leaves, item.structures);
     for (size_t i = 0; i < item.leaves[0].size(); ++i) {
       const std::vector<Leaf> column = column_of(item.leaves, i);
       if (column[0].kind == Leaf::Kind::kTensor) {
-        pairs.push_back({PerReplica<at::Tensor>(tensors_of("extended().reduce_to", column)),
-                         *item.destinations});
+        pairs.push_back({PerReplica<at::Tensor>(tensors_of(who, column)), *item.destinations});
         places.emplace_back(&item, i);
       } else if (column[0].kind == Leaf::Kind::kIndexedSlices) {
         std::vector<IndexedSlices> parts;
@@ -390,8 +389,8 @@ VariableParts variable_parts(const StrategyExtended& strategy, const char* funct
                              const Variable& variable) {
   VariableImpl& impl = *variable.impl();
   if (!impl.host().is_ambient() && &impl.host() != &strategy) {
-    refuse(function, message(impl.describe(), " belongs to ", impl.host().describe(), ", not to ",
-                             strategy.describe(), ". Give it to its own strategy."));
+    refuse(function, message(impl.describe(), " belongs to ", impl.host().describe(),
+                             not_to(strategy, impl.host()), ". Give it to its own strategy."));
   }
   std::vector<at::Tensor> parts;
   for (const at::Tensor& component : impl.components()) parts.push_back(component.detach());

@@ -69,7 +69,8 @@ struct ReduceToItem {
   std::vector<LeafList> results = {};  // one list per destination, copies of the first component
 };
 
-void reduce_items_to(StrategyExtended& strategy, ReduceOp op,
+/// `who` is extended().reduce_to or extended().batch_reduce_to.
+void reduce_items_to(StrategyExtended& strategy, const char* who, ReduceOp op,
                      const std::vector<ReduceToItem>& items, const CommunicationOptions& options);
 
 /// `results` are copies of the value, one for each destination.

@@ -189,10 +189,11 @@ Destinations StrategyExtended::non_slot_devices(const std::vector<Variable>&) co
 
 void StrategyExtended::check_variable(const char* function, const Variable& variable) const {
   if (variable_created_in_scope(variable)) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              message("StrategyExtended::", function, ": ", variable.impl()->describe(),
-                      " belongs to ", variable.impl()->host().describe(), ", not to ", describe(),
-                      ". Make it in the scope of this strategy."));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      message("StrategyExtended::", function, ": ", variable.impl()->describe(), " belongs to ",
+              variable.impl()->host().describe(), internal::not_to(*this, variable.impl()->host()),
+              ". Make it in the scope of this strategy."));
 }
 
 // ---- updates ------------------------------------------------------------------------
