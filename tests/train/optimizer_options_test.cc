@@ -674,4 +674,16 @@ TEST(OptimizerMemory, states_are_those_of_the_plain_optimizer) {
   EXPECT_TUTTI_ERROR(optimizer.states_of("wait"), ErrorCode::kNotFound, "wait");
 }
 
+TEST(OptimizerOptions, BracesStandForOptionsAndForGroups) {
+  const MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const auto model = replicate<torch::nn::LinearImpl>(strategy, 2, 1);
+  {
+    DistributedOptimizer<SGD> by_rate(model, {0.25});
+    EXPECT_EQ(by_rate.param_groups()[0].options().get_lr(), 0.25);
+  }
+  DistributedOptimizer<SGD> by_groups(model, {{{"weight"}, SGDOptions(0.5)}, {{"bias"}, 0.125}});
+  ASSERT_EQ(by_groups.param_groups().size(), 2U);
+  EXPECT_EQ(by_groups.param_groups()[1].options().get_lr(), 0.125);
+}
+
 }  // namespace tutti::optimizer_options_test

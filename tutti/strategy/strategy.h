@@ -93,6 +93,10 @@ class Strategy {
   /// tensor; that of a C++ integer is kInvalidArgument.
   template <class V>
   auto reduce(ReduceOp op, const V& value, at::OptionalIntArrayRef axis = c10::nullopt) const;
+  template <class V>
+  auto reduce(ReduceOp op, const V& value, std::nullopt_t) const {
+    return reduce(op, value, at::OptionalIntArrayRef());
+  }
 
   /// The tensors of all replicas concatenated along `axis` in replica order. A
   /// plain value is returned as it is; over several workers those of all are concatenated.

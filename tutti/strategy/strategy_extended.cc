@@ -106,6 +106,12 @@ at::Tensor StrategyExtended::gather(const PerReplica<at::Tensor>& value, int64_t
   return do_gather(value, axis);
 }
 
+std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(
+    ReduceOp op, std::initializer_list<std::pair<PerReplica<at::Tensor>, Destinations>> pairs,
+    const CommunicationOptions& options) {
+  return batch_reduce_to<at::Tensor>(op, std::vector(pairs), options);
+}
+
 Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor,
                                                     const Destinations& destinations) {
   internal::check_cross_replica(*this, "extended().broadcast_to", "merge_call()");

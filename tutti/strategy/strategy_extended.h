@@ -163,6 +163,9 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   std::vector<Mirrored<T>> batch_reduce_to(
       ReduceOp op, const std::vector<std::pair<PerReplica<T>, Destinations>>& pairs,
       const CommunicationOptions& options = {});
+  std::vector<Mirrored<at::Tensor>> batch_reduce_to(
+      ReduceOp op, std::initializer_list<std::pair<PerReplica<at::Tensor>, Destinations>> pairs,
+      const CommunicationOptions& options = {});
 
   /// A copy of the tensor on each destination. A number is returned as it is, so that
   /// whoever takes it decides about its type.
@@ -174,11 +177,10 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
 
   // ---- variables
 
-  /// Calls fn(variable, args...) for every copy of the variable in turn, on its device.
-  /// Inside fn the variable means that copy alone; a PerReplica or Mirrored argument
-  /// arrives as its component. Returns Mirrored of the results, or nothing. In a replica
-  /// all replicas must call it; copy i then gets the arguments of replica i, and the
-  /// function is replica 0's: what differs between replicas must be an argument.
+  /// Calls fn(variable, args...) for every copy of the variable in turn, on its device. In fn the
+  /// variable means that copy alone; a PerReplica or Mirrored argument arrives as its component.
+  /// Returns Mirrored of the results, or nothing. In a replica, all replicas must call it: copy i
+  /// gets the arguments of replica i, and the function is replica 0's, so pass what differs.
   template <class F, class... A>
   auto update(const Variable& variable, const F& fn, const A&... args);
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <concepts>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,20 +80,18 @@ class DistributedOptimizer {
 
   /// Groups of parameters; those in no group are not changed. Throws kNotFound for an unknown name
   /// and kInvalidArgument for one that is listed twice.
-  template <class M>
-  DistributedOptimizer(const Replicated<M>& model, const std::vector<ParameterGroup<Known>>& groups,
-                       const DistributedOptimizerOptions& distributed = {})
-      : DistributedOptimizer(model.modules(), groups,
-                             groups.empty() ? throw_no_groups<Known>() : groups.front().options,
-                             distributed) {}
   template <class M, class Options>
-    requires(!std::same_as<Options, Known>)
   DistributedOptimizer(const Replicated<M>& model,
                        const std::vector<ParameterGroup<Options>>& groups,
                        const DistributedOptimizerOptions& distributed = {})
       : DistributedOptimizer(model.modules(), groups,
                              groups.empty() ? throw_no_groups<Options>() : groups.front().options,
                              distributed) {}
+  template <class M>
+  DistributedOptimizer(const Replicated<M>& model,
+                       std::initializer_list<ParameterGroup<Known>> groups,
+                       const DistributedOptimizerOptions& distributed = {})
+      : DistributedOptimizer(model, std::vector<ParameterGroup<Known>>(groups), distributed) {}
 
   /// Drops the gradients of the calling replica, so that backward begins anew.
   void zero_grad(CallSite site = CallSite::current()) { core_->zero_grad(site); }

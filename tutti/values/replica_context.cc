@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/values/variable.h"
 
 namespace tutti {
 namespace internal {
@@ -56,6 +57,18 @@ ReplicaContext::ReplicaContext(ReplicaHost& host, int replica_id, int local_id, 
       local_id_(local_id),
       num_replicas_(num_replicas),
       device_(std::move(device)) {}
+
+at::Tensor ReplicaContext::all_reduce(ReduceOp op, const Variable& variable,
+                                      const CommunicationOptions& options, CallSite site) {
+  check_current("all_reduce");
+  return all_reduce(op, variable.value(), options, site);
+}
+
+at::Tensor ReplicaContext::all_gather(const Variable& variable, int64_t axis,
+                                      const CommunicationOptions& options, CallSite site) {
+  check_current("all_gather");
+  return all_gather(variable.value(), axis, options, site);
+}
 
 void ReplicaContext::check_current(const char* function) const {
   const internal::ContextFrame* frame = internal::current_frame();

@@ -55,7 +55,8 @@ class ReplicaContext {
 
   /// Calls fn(strategy, PerReplica<A>...) once, in cross-replica context, with
   /// the arguments of all replicas. A PerReplica or Mirrored result is handed
-  /// out component by component, any other is copied to every replica.
+  /// out component by component, any other is copied to every replica. An array, such as a string
+  /// literal, arrives as a pointer to its first element.
   template <class F, class... A>
   auto merge_call(const F& fn, const A&... args);
 
@@ -65,6 +66,11 @@ class ReplicaContext {
   template <class T>
   T all_reduce(ReduceOp op, const T& value, const CommunicationOptions& options = {},
                CallSite site = CallSite::current());
+
+  /// Of this replica's copy of a variable.
+  at::Tensor all_reduce(ReduceOp op, const Variable& variable,
+                        const CommunicationOptions& options = {},
+                        CallSite site = CallSite::current());
 
   /// all_reduce into the memory of `value`: nothing is allocated. Tensors must
   /// be dense, contiguous, and not require a gradient.
@@ -77,6 +83,9 @@ class ReplicaContext {
   template <class T>
   T all_gather(const T& value, int64_t axis, const CommunicationOptions& options = {},
                CallSite site = CallSite::current());
+  at::Tensor all_gather(const Variable& variable, int64_t axis,
+                        const CommunicationOptions& options = {},
+                        CallSite site = CallSite::current());
 
   /// Calls fn(variable, args...) for every copy of the variable, once each and in
   /// cross-replica context, and returns the result for this replica's copy. Copy i gets
@@ -93,6 +102,9 @@ class ReplicaContext {
   int local_replica_id() const { return local_id_; }
 
  private:
+  template <class F, class... A>
+  auto merge(const F& fn, const A&... args);
+
   // Throws kFailedPrecondition unless this is the calling thread's context.
   void check_current(const char* function) const;
 
@@ -124,6 +136,12 @@ template <>
 struct handed_out<void> {
   using type = void;
 };
+
+// Arrays as the pointers they decay to, all else as it is.
+template <class A>
+std::conditional_t<std::is_array_v<A>, std::decay_t<const A>, const A&> decayed(const A& arg) {
+  return arg;
+}
 
 // ReplicaContext, but looked at only when F is known: Strategy is incomplete here.
 template <class>
@@ -184,6 +202,15 @@ class MergeRequest final : public MeetingRequest {
 
 template <class F, class... A>
 auto ReplicaContext::merge_call(const F& fn, const A&... args) {
+  if constexpr ((std::is_array_v<A> || ...)) {
+    return merge_call(fn, internal::decayed(args)...);
+  } else {
+    return merge(fn, args...);
+  }
+}
+
+template <class F, class... A>
+auto ReplicaContext::merge(const F& fn, const A&... args) {
   constexpr bool callable = std::is_invocable_v<const F&, Strategy, PerReplica<A>...>;
   static_assert(
       callable,

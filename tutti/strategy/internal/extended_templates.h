@@ -21,7 +21,11 @@ struct Whole {
   T value;
 };
 
-/// What fn(variable, one copy's share of args...) returns.
+/// Whether fn(one copy's share of args...) is possible.
+template <class F, class... A>
+inline constexpr bool is_updater = std::is_invocable_v<const F&, Share<const A&>...>;
+
+/// What it returns.
 template <class F, class... A>
 using UpdateResult = std::decay_t<std::invoke_result_t<const F&, Share<const A&>...>>;
 
@@ -114,9 +118,16 @@ auto StrategyExtended::update_slots(const char* function, const std::vector<Devi
 
 template <class F, class... A>
 auto StrategyExtended::update(Ungrouped, const Variable& variable, const F& fn, const A&... args) {
-  static_assert(std::is_invocable_v<const F&, const Variable&, internal::Share<const A&>...>,
+  static_assert(internal::is_updater<F, Variable, A...>,
                 "StrategyExtended::update: fn cannot be called with the variable and one copy's "
                 "share of the arguments; a `mutable` lambda is not accepted");
+  if constexpr (internal::is_updater<F, Variable, A...>) {
+    return update_copies(variable, fn, args...);
+  }
+}
+
+template <class F, class... A>
+auto StrategyExtended::update_copies(const Variable& variable, const F& fn, const A&... args) {
   using R = internal::UpdateResult<F, Variable, A...>;
   check_variable("update", variable);
   ReplicaContext* const context = internal::replica_of(*this);
@@ -141,9 +152,12 @@ auto StrategyExtended::update(Ungrouped, const Variable& variable, const F& fn, 
   }
 }
 
+// Without fn's result there is only the sentence of the other update() to say.
 template <class F, class... A>
 auto StrategyExtended::update(const Variable& variable, const F& fn, const A&... args) {
-  if constexpr (std::is_void_v<internal::UpdateResult<F, Variable, A...>>) {
+  if constexpr (!internal::is_updater<F, Variable, A...>) {
+    update(kUngrouped, variable, fn, args...);
+  } else if constexpr (std::is_void_v<internal::UpdateResult<F, Variable, A...>>) {
     update(kUngrouped, variable, fn, args...);
   } else {
     return Mirrored(update(kUngrouped, variable, fn, args...));
@@ -153,10 +167,12 @@ auto StrategyExtended::update(const Variable& variable, const F& fn, const A&...
 template <class F, class... A>
 auto StrategyExtended::update_own(int local_replica, const Variable& variable, const F& fn,
                                   const A&... args) {
-  using R = internal::UpdateResult<F, Variable, A...>;
-  if constexpr (std::is_void_v<R>) {
+  if constexpr (!internal::is_updater<F, Variable, A...>) {
+    update(kUngrouped, variable, fn, args...);
+  } else if constexpr (std::is_void_v<internal::UpdateResult<F, Variable, A...>>) {
     update(kUngrouped, variable, fn, args...);
   } else {
+    using R = internal::UpdateResult<F, Variable, A...>;
     std::vector<R> results = update(kUngrouped, variable, fn, args...);
     // One copy for all replicas: its result is everybody's.
     const auto i = static_cast<size_t>(local_replica);
@@ -167,16 +183,20 @@ auto StrategyExtended::update_own(int local_replica, const Variable& variable, c
 template <class F, class... A>
 auto StrategyExtended::update_non_slot(Ungrouped, const Destinations& colocate_with, const F& fn,
                                        const A&... args) {
-  static_assert(std::is_invocable_v<const F&, internal::Share<const A&>...>,
+  static_assert(internal::is_updater<F, A...>,
                 "StrategyExtended::update_non_slot: fn cannot be called with one device's share "
                 "of the arguments; a `mutable` lambda is not accepted");
-  return update_slots("update_non_slot", colocate_with.devices(), fn, args...);
+  if constexpr (internal::is_updater<F, A...>) {
+    return update_slots("update_non_slot", colocate_with.devices(), fn, args...);
+  }
 }
 
 template <class F, class... A>
 auto StrategyExtended::update_non_slot(const Destinations& colocate_with, const F& fn,
                                        const A&... args) {
-  if constexpr (std::is_void_v<internal::UpdateResult<F, A...>>) {
+  if constexpr (!internal::is_updater<F, A...>) {
+    update_non_slot(kUngrouped, colocate_with, fn, args...);
+  } else if constexpr (std::is_void_v<internal::UpdateResult<F, A...>>) {
     update_non_slot(kUngrouped, colocate_with, fn, args...);
   } else {
     return Mirrored(update_non_slot(kUngrouped, colocate_with, fn, args...));
