@@ -626,4 +626,19 @@ TEST(MultiWorkerStrategy, SaysWhyThereIsNoSharedMemory) {
                      "a segment has 4096. Use");
 }
 
+TEST(MultiWorkerStrategy, ASmallVariableIsNotMadeWithoutAWorkerThatHasLeft) {
+  for (const int leaver : {0, 1}) {
+    const auto errors = InProcessCluster(2).try_run([&](const Strategy& strategy) {
+      if (strategy.extended().worker_index() == leaver) throw std::runtime_error("leaves");
+      strategy.scope([] { return Variable(1.0, {.name = "small"}); });
+    });
+    const auto rethrow = [&] {
+      if (const auto& error = errors[static_cast<size_t>(1 - leaver)])
+        std::rethrow_exception(error);
+    };
+    EXPECT_TRUE(test::throws_error(rethrow, ErrorCode::kCancelled, {"ended with an error: leaves"}))
+        << leaver;
+  }
+}
+
 }  // namespace tutti::multi_worker_strategy_test

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include <ATen/ops/zeros.h>
+
 #include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/device/device_scope.h"
@@ -101,6 +103,9 @@ std::shared_ptr<VariableImpl> StrategyExtended::make_variable(
   if (num_workers() > 1 && value.defined()) {
     value = value.detach().clone();
     take_from_first_worker(value, options.name);
+    // A small value leaves the first worker before anybody has it: hear from all that are to have
+    // it.
+    gather_from_workers(at::zeros({1}, at::kByte), options.name);
   }
   std::shared_ptr<VariableImpl> variable =
       do_create_variable(define_variable(shared_from_this(), options, value, devices));
