@@ -162,7 +162,7 @@ class CommunicatorDesync : public ::testing::TestWithParam<Backend> {
   static void expect_named(const RunResult& result, const Change& change, int odd) {
     result.expect_no_failures();
     const ErrorCode code =
-        change.seen_by_deadline_only ? ErrorCode::kUnavailable : ErrorCode::kFailedPrecondition;
+        change.seen_by_deadline_only ? ErrorCode::kUnavailable : ErrorCode::kInvalidArgument;
     for (size_t r = 0; r < result.ranks.size(); ++r) {
       SCOPED_TRACE(message("rank ", r));
       const Outcome& rank = result.ranks[r];
@@ -234,7 +234,7 @@ TEST_P(CommunicatorDesync, OfNumbersOfBytesIsNamed) {
     const RunResult result = run_ranks(GetParam(), 2, kOtherBytes, {.argument = size});
     result.expect_no_failures();
     for (const Outcome& rank : result.ranks) {
-      ASSERT_EQ(rank.error, ErrorCode::kFailedPrecondition) << rank.error_text;
+      ASSERT_EQ(rank.error, ErrorCode::kInvalidArgument) << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, "\"halo\"")) << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, rank_name(1) + " sends")) << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, "Sizes must agree")) << rank.error_text;
@@ -263,7 +263,7 @@ TEST_P(CommunicatorDesync, OfNumbersOfElementsIsNamed) {
         run_ranks(GetParam(), size, kOtherCount, {.timeout = std::chrono::seconds(2)});
     result.expect_no_failures();
     for (const Outcome& rank : result.ranks) {
-      ASSERT_EQ(rank.error, ErrorCode::kFailedPrecondition) << rank.error_text;
+      ASSERT_EQ(rank.error, ErrorCode::kInvalidArgument) << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, "\"bucket\"")) << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, "/job:worker/task:0")) << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, "4096 elements")) << rank.error_text;

@@ -104,7 +104,7 @@ TEST_P(WorkersThatDiffer, DropAStepThatOthersMake) {
       });
     }
   };
-  expect_all_refuse(training, ErrorCode::kFailedPrecondition,
+  expect_all_refuse(training, ErrorCode::kInvalidArgument,
                     {"flags of a step", "dropped", "/job:worker/task:1"});
 }
 
@@ -205,7 +205,7 @@ TEST_P(WorkersThatDiffer, UpdateVariablesInAnotherOrder) {
       (is_worker(strategy, 1) ? a : b).assign_add(mine);
     });
   };
-  expect_all_refuse(updates, ErrorCode::kFailedPrecondition,
+  expect_all_refuse(updates, ErrorCode::kInvalidArgument,
                     {"assign_add of", "'a'", "'b'", "/job:worker/task:1"});
 }
 
@@ -277,7 +277,7 @@ TEST_P(WorkersThatDiffer, ShowTheirLastOperations) {
       });
     }
   };
-  expect_all_refuse(sums, ErrorCode::kFailedPrecondition, {"float32[5]", "float32[4]"});
+  expect_all_refuse(sums, ErrorCode::kInvalidArgument, {"float32[5]", "float32[4]"});
   for (int w = 0; w < workers(); ++w) {
     const std::string name = message("the last operations of /job:worker/task:", w);
     EXPECT_NE(log.text().find(name), std::string::npos) << log.text();

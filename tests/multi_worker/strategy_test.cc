@@ -536,7 +536,7 @@ TEST_P(MultiWorker, RefusesModelsThatDiffer) {
       std::rethrow_exception(each);
     } catch (const Error& error) {
       const std::string text = error.what();
-      EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition) << text;
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << text;
       EXPECT_NE(text.find("[5, 3]"), std::string::npos) << text;
       EXPECT_NE(text.find("weight"), std::string::npos) << text;
     }

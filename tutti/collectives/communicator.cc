@@ -79,7 +79,9 @@ bool WorkerGroup::abort(ErrorCode code, const std::string& text) {
     }
     aborted_.store(true, std::memory_order_release);
   }
-  if (code == ErrorCode::kFailedPrecondition) log_operations();
+  if (code == ErrorCode::kFailedPrecondition || code == ErrorCode::kInvalidArgument) {
+    log_operations();
+  }
   return true;
 }
 
@@ -331,7 +333,9 @@ void Communicator::throw_mismatch(int rank, const Fingerprint& mine, const Finge
       theirs.epoch != mine.epoch ? ". They do not belong to the same group" : "",
       ". Every worker must make the same calls in the same order, with equal types and shapes",
       same_call ? ": one has left out a call, or a whole run." : ".");
-  group_.abort(ErrorCode::kFailedPrecondition, text);
+  // As in one process: a call that is missing, or one that differs.
+  const bool is_missing = same_call || theirs.epoch != mine.epoch;
+  group_.abort(is_missing ? ErrorCode::kFailedPrecondition : ErrorCode::kInvalidArgument, text);
   group_.throw_if_aborted();
   throw Error(ErrorCode::kInternal, text);
 }

@@ -80,7 +80,7 @@ class WorkerGroup {
 
   /// Ends all operations of all ranks, now and later, with an error of this code. The first call
   /// decides, and returns true; `text` says who gave up and why. If ranks do not do the same
-  /// (kFailedPrecondition), the last operations are logged.
+  /// (kFailedPrecondition, kInvalidArgument), the last operations are logged.
   bool abort(ErrorCode code, const std::string& text);
 
   /// Throws what abort() was called with, here or, as far as it is known, by a peer.
@@ -132,7 +132,8 @@ class Transfer {
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
   /// Until it is done. Throws kUnavailable when a peer is gone or the deadline has passed,
-  /// kFailedPrecondition when ranks do not do the same, kCancelled when a rank gave up.
+  /// kInvalidArgument when ranks make different calls, kFailedPrecondition when one has left out a
+  /// step, kCancelled when a rank gave up.
   void wait() { wait_until(Deadline::forever()); }
 
   /// The same, but no longer than `until`; true when it is done.
@@ -214,7 +215,7 @@ class Communicator {
   void post(int rank, const Fingerprint& fingerprint, uint64_t tag, uint64_t total,
             Link::Pieces pieces, Link::Use use = Link::Use::kOnce);
 
-  /// The next message of the rank, or null. Throws kFailedPrecondition, on this rank and through an
+  /// The next message of the rank, or null. Throws as wait() does, on this rank and through an
   /// abort on all others, if it is not a part of this operation.
   const Incoming* peek(int rank, const Fingerprint& fingerprint);
   void pop(int rank);

@@ -86,7 +86,7 @@ class ByteTransfer final : public Transfer {
       if (message->head.total != in.bytes.size() || bytes.size() > in.bytes.size() - in.received) {
         WorkerGroup& group = communicator_.group();
         group.abort(
-            ErrorCode::kFailedPrecondition,
+            ErrorCode::kInvalidArgument,
             tutti::message(fingerprint_.describe(), ": ", group.name(in.rank), " sends ",
                            message->head.total, " bytes, but ", group.name(communicator_.rank()),
                            " expects ", in.bytes.size(), ". Sizes must agree."));

@@ -104,7 +104,7 @@ class AllReduceTransfer : public Transfer {
                              " were expected by ", group.name(me_), ".")
                    : message(" reduces ", incoming.head.total, " elements, but ", group.name(me_),
                              " ", job_.count, " elements. Sizes must agree.");
-    group.abort(ErrorCode::kFailedPrecondition,
+    group.abort(ErrorCode::kInvalidArgument,
                 message(fingerprint_.describe(), ": ", group.name(rank), text));
     group.throw_if_aborted();
   }

@@ -266,7 +266,7 @@ at::Tensor WorkerCrossDeviceOps::do_gather(const PerReplica<at::Tensor>& value, 
     for (const int64_t each : sizes)
       fits = fits && !__builtin_mul_overflow(elements, each, &elements);
     if (!fits || elements != static_cast<int64_t>(all[w].nbytes() - kGatherHeadBytes)) {
-      throw Error(ErrorCode::kFailedPrecondition,
+      throw Error(ErrorCode::kInvalidArgument,
                   message("gather: ", group_->name(static_cast<int>(w)), " sent ", all[w].nbytes(),
                           " bytes for ", rows, " rows of ", describe(local),
                           ". All workers must gather tensors that differ along the axis only."));
