@@ -12,7 +12,6 @@
 #include <cctype>
 #include <climits>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -24,6 +23,7 @@
 #include <ATen/Parallel.h>
 
 #include "tutti/base/crc32c.h"
+#include "tutti/base/env.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/mutex.h"
@@ -36,7 +36,7 @@ namespace {
 [[maybe_unused]] const bool mkl_is_strict = [] {
 #ifdef __x86_64__
   __builtin_cpu_init();
-  if (__builtin_cpu_is("intel") || std::getenv("MKL_CBWR") != nullptr) return false;
+  if (__builtin_cpu_is("intel") || read_env("MKL_CBWR")) return false;
   constexpr int kAutoStrict = 2 | 0x10000;  // MKL_CBWR_AUTO | MKL_CBWR_STRICT
   using Set = int (*)(int);
   const auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "mkl_serv_cbwr_set"));
