@@ -34,7 +34,14 @@ using internal::HostLink;
 using internal::HostSlot;
 using internal::Segment;
 
-enum Valid : uint8_t { kHash = 1, kSequence = 2, kTotal = 4, kSize = 8, kReady = 16 };
+enum Valid : uint8_t {
+  kHash = 1,
+  kSequence = 2,
+  kTotal = 4,
+  kSize = 8,
+  kReady = 16,
+  kPastTheEnd = 32
+};
 
 constexpr uint64_t kEpoch = 1;
 constexpr size_t kPlace = 4096;  // what this rank expects of the peer, in bytes
@@ -234,6 +241,7 @@ class Pair {
       slot.is_inline = 0;
       slot.offset = theirs_->staged_offset(0, 0, sequence);
     }
+    if ((valid & kPastTheEnd) != 0) slot.offset = theirs_->layout().bytes - slot.bytes + 1;
     slot.ready.store((valid & kReady) != 0 ? sequence + 1 : ready);
   }
 

@@ -127,6 +127,7 @@ def files():
             "large_reduction": b"\4\0" + message(31) + message(31),
             "inline": b"\0\0" + message(19, 16, 0, 1),
             "beyond_the_end": b"\0\0" + message(23, 1, 1 << 60),
+            "over_the_end": b"\0\0" + message(63),
             "other_operation": b"\3\0" + message(30),
             "not_ready": b"\3\0" + message(15, ready=7),
             "failed": b"\3\1\6\4gone",
