@@ -32,7 +32,7 @@ endif()
 function(tutti_test_setup name label seconds)
   math(EXPR timeout "${seconds} * ${TUTTI_TIMEOUT_FACTOR}")
   set_tests_properties(${name} PROPERTIES
-    LABELS ${label} TIMEOUT ${timeout} ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+    LABELS "${label}" TIMEOUT ${timeout} ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 endfunction()
 
 # Tests are not optimised: compiling them would take longer than running them as they are.

@@ -5,6 +5,7 @@
 # those of many processes and failures more often, while two busy loops per core run beside them. A
 # test that fails here depends on time: mend it, do not give it a longer limit.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 tree=$1
 all=${2:-3}
@@ -20,9 +21,12 @@ done
 run() {
   local times=$1
   shift
-  ctest --test-dir "$tree" --output-on-failure --no-tests=error -LE slow --repeat "until-fail:$times" "$@"
+  ctest --test-dir "$tree" -j "$(tools/jobs.sh)" --output-on-failure --no-tests=error -LE slow --repeat "until-fail:$times" "$@"
 }
 echo "== All tests, $all times"
 run "$all"
 echo "== Tests of many processes and of failures, $many times"
 run "$many" -L multiprocess
+echo "== Failures of replicas, $many times"
+"$tree/bin/strategy_tests" --gtest_filter='*NeverHangs*:*ReplicaErrors*:*ReplicaRunner*' \
+  --gtest_repeat="$many" --gtest_brief=1
