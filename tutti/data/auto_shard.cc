@@ -32,6 +32,15 @@ NodePtr without_shuffles(const NodePtr& node) {
   });
 }
 
+// The elements of all workers, for a look at one of them: not in their order, which takes time, and
+// without the caches, which hold what one worker reads.
+NodePtr without_shuffles_and_caches(const NodePtr& node) {
+  return rewrite(node, [](const Node& each) -> NodePtr {
+    const bool is_left_out = each.reorders() || each.keeps_elements();
+    return is_left_out ? without_shuffles_and_caches(each.inputs()[0]) : nullptr;
+  });
+}
+
 // Workers that each keep a part of the same elements must have them in the same order.
 NodePtr in_fixed_order(const NodePtr& node) {
   return rewrite(node, [](const Node& each) -> NodePtr {
@@ -175,7 +184,7 @@ class Sharder {
   ShardedPipeline run() {
     if (replicas_ > 1) check_batched(*node_);
     ShardedPipeline sharded = shard();
-    if (request_.num_workers > 1) sharded.sample = without_shuffles(node_);
+    if (request_.num_workers > 1) sharded.sample = without_shuffles_and_caches(node_);
     sharded.rows = certain_rows(sharded);
     return sharded;
   }

@@ -97,6 +97,9 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Whether it only changes the order of elements.
   virtual bool reorders() const { return false; }
 
+  /// Whether it keeps elements for later passes.
+  virtual bool keeps_elements() const { return false; }
+
   /// The files it reads, if it is a source that reads files one after the other; with
   /// files of another worker left out.
   virtual const std::vector<std::string>* files() const { return nullptr; }

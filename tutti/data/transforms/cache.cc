@@ -435,6 +435,7 @@ class CacheNode final : public Node {
     return std::make_unique<CacheStream>(store_,
                                          [this, &iteration] { return input().iterate(iteration); });
   }
+  bool keeps_elements() const override { return true; }
   int64_t cardinality() const override { return input().cardinality(); }
   ElementSpec spec() const override { return input().spec(); }
   std::optional<int64_t> batch_size() const override { return input().batch_size(); }

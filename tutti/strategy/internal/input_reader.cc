@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/device/device_scope.h"
+#include "tutti/strategy/internal/tally.h"
 #include "tutti/values/context_frame.h"
 
 namespace tutti::internal {
@@ -164,7 +165,7 @@ bool InputReader::read(Ready& ready) {
     return false;
   }
   for (const std::optional<data::Element>& element : step.elements) {
-    if (element && !without_rows_) learn_from(*element);
+    if (element && !has_seen_rows_) learn_from(*element);
   }
   // Not ahead_, which is gone for others while its thread ends.
   const bool reads_ahead = source_->options.per_replica_buffer_size > 0;
@@ -186,6 +187,7 @@ bool InputReader::read(Ready& ready) {
 }
 
 void InputReader::learn_from(const data::Element& element) {
+  has_seen_rows_ = true;
   without_rows_.emplace().structure = element.structure;
   for (const data::Value& value : element.values) {
     without_rows_->values.push_back(value_without_rows(value));
@@ -193,23 +195,14 @@ void InputReader::learn_from(const data::Element& element) {
 }
 
 // A worker that has had no row asks the pipeline what it knows beforehand and, where that is not
-// all, for the first batch of those that other workers share.
-data::Element InputReader::element_without_rows() {
-  const data::ElementSpec specs = source_->pipelines[0]->spec();
-  if (!without_rows_ && !is_complete(specs) && source_->sharded && source_->sharded->sample) {
-    try {
-      data::Iteration iteration(static_cast<uint64_t>(pass_), source_->seed);
-      data::Element first;
-      if (source_->sharded->sample->iterate(iteration)->next(first)) learn_from(first);
-    } catch (const std::exception& error) {
-      log(LogLevel::kWarning,
-          message("distribute_dataset: this worker has no rows, and could not read one to learn "
-                  "their shape: ",
-                  error.what()));
-    }
-  }
+// all, for the first batch of those that other workers share. It asks once: what cannot be read now
+// cannot be read in the next step either.
+const data::Element& InputReader::element_without_rows() {
   if (without_rows_) return *without_rows_;
-  data::Element element;
+  const data::ElementSpec specs = source_->pipelines[0]->spec();
+  if (!is_complete(specs) && source_->sharded && source_->sharded->sample) learn_from_sample();
+  if (without_rows_) return *without_rows_;
+  data::Element& element = without_rows_.emplace();
   element.structure = blank_.structure;
   for (size_t i = 0; i < blank_.values.size(); ++i) {
     element.values.push_back(specs && specs->size() == blank_.values.size()
@@ -217,6 +210,19 @@ data::Element InputReader::element_without_rows() {
                                  : value_without_rows(blank_.values[i]));
   }
   return element;
+}
+
+void InputReader::learn_from_sample() {
+  try {
+    data::Iteration iteration(static_cast<uint64_t>(pass_), source_->seed);
+    data::Element first;
+    if (source_->sharded->sample->iterate(iteration)->next(first)) learn_from(first);
+  } catch (...) {
+    log(LogLevel::kWarning,
+        message("distribute_dataset: this worker has no rows, and could not read one to learn "
+                "their shape: ",
+                text_of(std::current_exception())));
+  }
 }
 
 std::string InputReader::save() {

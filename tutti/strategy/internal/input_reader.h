@@ -76,7 +76,8 @@ class InputReader {
   };
 
   bool read(Ready& ready);
-  data::Element element_without_rows();
+  const data::Element& element_without_rows();
+  void learn_from_sample();
   void learn_from(const data::Element& element);
 
   const std::shared_ptr<const InputSource> source_;
@@ -86,6 +87,7 @@ class InputReader {
   std::unique_ptr<data::StepStream> steps_;
   data::Element blank_;
   std::optional<data::Element> without_rows_;  // what a replica without data gets
+  bool has_seen_rows_ = false;                  // that is not a guess
   bool ended_ = false;
   std::atomic<bool> dropped_{false};
   std::exception_ptr error_;
