@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/rpc/internal/handshake.h"
@@ -124,7 +123,7 @@ Membership meet_at_rank_zero(const RendezvousOptions& options, const internal::M
 Membership rendezvous(const RendezvousOptions& options) {
   check_rendezvous_options(options);
   internal::Member own = own_member(options);
-  const Deadline deadline = Deadline::after(options.timeout);
+  const Deadline deadline = options.deadline.value_or(Deadline::after(options.timeout));
   std::vector<std::string> others = options.addresses;
   others[static_cast<size_t>(options.rank)].clear();
   internal::check_reachable(

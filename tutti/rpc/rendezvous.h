@@ -8,9 +8,11 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tutti/base/deadline.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/server.h"
 
@@ -31,6 +33,8 @@ struct RendezvousOptions {
   /// Told to all ranks.
   std::map<std::string, std::string> info = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  /// When the timeout ends, if it has begun before the call.
+  std::optional<Deadline> deadline = std::nullopt;
   /// How often a line in the log says for whom this process waits.
   std::chrono::milliseconds report_interval = std::chrono::seconds(3);
   ChannelOptions channel = {};

@@ -181,6 +181,8 @@ void MeetingPlace::seat(const Member& member, const Reply& reply) {
     const Seat& other = found->second;
     const std::string who = describe(noun_, member.rank, world_, member.address);
     log(LogLevel::kWarning, message("rendezvous of job ", job_, ": ", who, " came twice."));
+    last_refusal_ = message(who, ": another process with this rank is at ",
+                            printable(other.member.address), ".");
     reply.fail(
         Error(ErrorCode::kFailedPrecondition,
               message("rendezvous: ", who, " came twice to job \"", job_,
@@ -297,7 +299,7 @@ Error MeetingPlace::too_late(const Server& server) const {
                message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
                        " did not come within ", static_cast<double>(tenths.count()) / 10, " s. ",
                        refusal.empty() ? "Nobody was turned away"
-                                       : message("The last that was turned away is ", refusal),
+                                       : message("Turned away was ", refusal),
                        refusal.empty() ? ": is it running, with the same cluster, and can it reach "
                                          "this address?"
                                        : " If that was the one, correct it and start it again.",

@@ -29,8 +29,9 @@ namespace {
 constexpr char kGatherMethod[] = "/tutti.Group/Gather";
 constexpr std::chrono::milliseconds kRetryTime{500};
 // For connections between workers that have all come, if the last came at the last moment.
-constexpr std::chrono::seconds kConnectTime{5};
+constexpr std::chrono::seconds kConnectTime{10};
 constexpr int kTriesBetweenReports = 10;
+constexpr int kRefusals = 3;
 
 // Texts of all ranks, round by round; rank 0 keeps them and answers when a round is complete.
 class GatherService {
@@ -72,7 +73,8 @@ class GatherService {
           throw Error(ErrorCode::kDeadlineExceeded,
                       message("MultiWorkerMirroredStrategy: did not hear from ", missing,
                               " while the workers connected to each other. Do they still run, and "
-                              "can they reach this address? The time for it is join_timeout."));
+                              "can they reach this address? The time for it is join_timeout, at least ",
+                              kConnectTime.count(), " s."));
         }
       }
       news_.park(seen, Deadline::after(std::chrono::seconds(1)));
@@ -161,8 +163,17 @@ std::shared_ptr<rpc::Channel> connect_to_first(const std::string& worker,
                                                const std::string& address,
                                                rpc::ChannelOptions options, Deadline deadline) {
   const std::string refused = std::generic_category().message(ECONNREFUSED);
+  int in_a_row = 0;
   options.on_waiting = [&](const std::string& why) {
-    if (why.find(refused) == std::string::npos) return;
+    // Of a name with several addresses, some may always refuse.
+    bool all_refuse = true;
+    for (size_t from = 0; from < why.size() && all_refuse;) {
+      const size_t end = std::min(why.find("; ", from), why.size());
+      all_refuse = why.substr(from, end - from).find(refused) != std::string::npos;
+      from = end + 2;
+    }
+    in_a_row = all_refuse ? in_a_row + 1 : 0;
+    if (in_a_row < kRefusals) return;
     throw Error(ErrorCode::kUnavailable,
                 message("MultiWorkerMirroredStrategy: ", worker,
                         " came to the rendezvous, but has ended before the workers were connected "
@@ -220,8 +231,8 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
   meeting.job = options.job;
   meeting.facts = options.facts;
   meeting.info = options.info;
-  meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.when() -
-                                                                          Deadline::Clock::now());
+  meeting.timeout = options.join_timeout;
+  meeting.deadline = deadline;
   meeting.channel = channel_options;
   const rpc::Membership members = rpc::rendezvous(meeting);
   const Deadline soon =
