@@ -52,14 +52,17 @@ std::optional<std::string> read_secret_file(const std::string& path, bool own) {
     fail_secret(message("the file ", path, " with the job secret cannot be read: ",
                         std::generic_category().message(errno), "."));
   }
-  const bool others_may = (info.st_mode & (S_IWGRP | S_IRWXO)) != 0;
-  const bool of_others = info.st_uid != geteuid() && (own || info.st_uid != 0);
-  if (others_may || of_others || (own && !S_ISREG(info.st_mode))) {
-    fail_secret(
-        message("the file ", path, " with the job secret ",
-                of_others ? "belongs to another user." : "can be read or changed by other users.",
-                own ? " Delete it." : " Make it yours alone: chmod 600.", " Or:"));
+  const auto refuse = [&](const char* why, const char* remedy) {
+    fail_secret(message("the file ", path, " with the job secret ", why, ". ",
+                        own ? "Delete it" : remedy, ". Or:"));
+  };
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    refuse("belongs to another user", "Make it yours (chown)");
   }
+  if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
+    refuse("can be read or changed by other users", "Make it yours alone (chmod 600)");
+  }
+  if (own && !S_ISREG(info.st_mode)) refuse("is not a regular file", "");
   std::array<char, kLongestSecret + 2> bytes;
   size_t size = 0;
   while (size < bytes.size()) {
