@@ -3,6 +3,7 @@
 #include "tutti/strategy/make_strategy.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -24,6 +26,9 @@
 
 namespace tutti {
 namespace {
+
+constexpr std::array<std::string_view, 5> kStrategies = {
+    "mirrored", "multi_worker_mirrored", "central_storage", "one_device", "default"};
 
 [[noreturn]] void refuse(const std::string& reason) {
   throw Error(ErrorCode::kInvalidArgument, message("make_strategy: ", reason));
@@ -216,6 +221,11 @@ StrategyConfig parse_strategy_flags(int& argc, char** argv) {
 }
 
 Strategy make_strategy(const StrategyConfig& config) {
+  if (std::find(kStrategies.begin(), kStrategies.end(), config.strategy) == kStrategies.end()) {
+    refuse(message("unknown strategy \"", config.strategy,
+                   "\"; known are mirrored, multi_worker_mirrored, central_storage, one_device, "
+                   "default."));
+  }
   if (!config.parameter_device.empty() && config.strategy != "central_storage") {
     refuse(message("parameter_device is \"", config.parameter_device, "\", but ", config.strategy,
                    " has none; only central_storage has."));
@@ -248,13 +258,8 @@ Strategy make_strategy(const StrategyConfig& config) {
     return OneDeviceStrategy(config.devices.empty() ? "CPU:0" : config.devices[0],
                              {.threads_per_replica = config.threads_per_replica});
   }
-  if (config.strategy == "default") {
-    if (!config.devices.empty()) refuse("the default strategy takes no devices.");
-    return Strategy(default_strategy_extended());
-  }
-  refuse(message("unknown strategy \"", config.strategy,
-                 "\"; known are mirrored, multi_worker_mirrored, central_storage, one_device, "
-                 "default."));
+  if (!config.devices.empty()) refuse("the default strategy takes no devices.");
+  return Strategy(default_strategy_extended());
 }
 
 Strategy make_strategy(int& argc, char** argv) {
