@@ -275,7 +275,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   StepControl mine = control;
   if (me.total_weight > 0) mine.gradient_factor *= me.reference_weight / me.total_weight;
   const bool simple = is_simple(mine, me);
-  if (fused_) update_.rules(me.rules);
+  if (update_.rules) update_.rules(me.rules);
   bool news = false;
   if (me.is_synchronized) {
     news = !buckets_->take_changes(replica, live_);

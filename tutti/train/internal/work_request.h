@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <variant>
 
 #include "tutti/base/function_ref.h"
 #include "tutti/train/update_rules/update_rule.h"
@@ -34,7 +35,11 @@ class WorkRequest final : public MeetingRequest {
     mark(std::bit_cast<uint64_t>(argument.value));
     for (const UpdateRule& rule : argument.rules) {
       mark(rule.index());
-      mark(std::bit_cast<uint64_t>(learning_rate(rule)));
+      std::visit(
+          [this](const auto& each) {
+            for (const double option : each.options()) mark(std::bit_cast<uint64_t>(option));
+          },
+          rule);
     }
   }
 
