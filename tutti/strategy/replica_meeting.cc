@@ -43,7 +43,13 @@ using internal::text_of;
 
 namespace internal {
 
+Mutex& shared_errors() {
+  static Mutex mutex;
+  return mutex;
+}
+
 std::string text_of(const std::exception_ptr& error) {
+  const MutexLock lock(shared_errors());
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
@@ -60,7 +66,9 @@ std::string text_of(const std::exception_ptr& error) {
 void ReplicaRunner::NameWords::store(std::string_view name) {
   if (name.empty() && words_[0].load(std::memory_order_relaxed) == 0) return;
   std::array<uint64_t, std::tuple_size_v<decltype(words_)>> words = {};
-  std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words));
+  if (!name.empty()) {
+    std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words));
+  }
   for (size_t i = 0; i < words.size(); ++i) words_[i].store(words[i], std::memory_order_relaxed);
 }
 

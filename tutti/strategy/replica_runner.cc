@@ -48,6 +48,7 @@ void add_explanation(c10::Error& error, const internal::ErrorExplainer* explaine
                      const ReplicaContext& context, const std::string& who, uint64_t step) {
   std::string more;
   if (explainer != nullptr) more = explainer->explain(context, error.what_without_backtrace());
+  const MutexLock lock(internal::shared_errors());
   if (!more.empty()) error.add_context(std::move(more));
   error.add_context(message("In replica ", context.replica_id_in_sync_group(), " of ",
                             context.num_replicas_in_sync(), ", step ", step, " of ", who, "::run"));

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/base/mutex.h"
 
 namespace tutti::internal {
 namespace tally {
@@ -44,6 +45,10 @@ class CancelledByPeer final : public Error {
 
 /// What the exception says, in one line.
 std::string text_of(const std::exception_ptr& error);
+
+/// Guards errors of LibTorch that are changed or read: replicas may throw one and the same object,
+/// for example that of a future they share.
+Mutex& shared_errors();
 
 inline double seconds(std::chrono::milliseconds time) {
   return static_cast<double>(time.count()) / 1000;
