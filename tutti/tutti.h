@@ -4,9 +4,9 @@
 
 #pragma once
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/resolve_cluster.h"

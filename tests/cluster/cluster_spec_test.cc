@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/cluster/address.h"
+#include "tutti/base/address.h"
 
 #include "tests/support/expect_error.h"
 

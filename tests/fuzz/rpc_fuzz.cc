@@ -10,10 +10,10 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/base/error.h"
 #include "tutti/rpc/internal/control_message.h"
 #include "tutti/rpc/internal/handshake.h"
 #include "tutti/rpc/internal/meeting_place.h"
-#include "tutti/rpc/internal/text.h"
 
 #include "tests/fuzz/expect_only_errors.h"
 

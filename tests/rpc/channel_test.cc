@@ -125,7 +125,7 @@ TEST(Channel, AnUnknownNameIsRetriedAndThenNamed) {
       ErrorCode::kUnavailable, "no-such-host.invalid:1");
   EXPECT_GE(attempts, 2);
   EXPECT_TUTTI_ERROR(Channel::connect("no port", options, soon()), ErrorCode::kInvalidArgument,
-                     "host:port");
+                     "hostA:4321");
 }
 
 TEST(Channel, AnotherProtocolIsRecognised) {

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace tutti {
 
@@ -47,6 +48,13 @@ std::string message(const Parts&... parts) {
   ((out << parts), ...);
   return out.str();
 }
+
+/// The text in double quotes for a message: control characters become '?', long texts are cut.
+std::string in_quotes(std::string_view text);
+
+/// Text that came from a peer, made safe for a log: printable ASCII as it is, everything else as
+/// \xNN, cut to `limit` characters.
+std::string printable(std::string_view text, size_t limit = 500);
 
 namespace internal {
 [[noreturn]] void check_failed(const char* condition, const char* file, int line);

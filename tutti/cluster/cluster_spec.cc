@@ -34,7 +34,7 @@ ClusterSpec::ClusterSpec(
     const auto [place, is_new] = by_index.emplace(job, number_tasks(addresses));
     if (!is_new) {
       throw Error(ErrorCode::kInvalidArgument,
-                  message("ClusterSpec: job ", internal::in_quotes(job), " is there twice."));
+                  message("ClusterSpec: job ", in_quotes(job), " is there twice."));
     }
   }
   *this = sparse(std::move(by_index));
@@ -55,10 +55,9 @@ ClusterSpec ClusterSpec::sparse(Jobs jobs) {
     for (const int index :
          {tasks.empty() ? 0 : tasks.begin()->first, tasks.empty() ? 0 : tasks.rbegin()->first}) {
       if (index < 0 || index > kLastIndex) {
-        throw Error(
-            ErrorCode::kInvalidArgument,
-            message("ClusterSpec: job ", internal::in_quotes(job), " has a task with index ", index,
-                    ". Indices go from 0 to ", kLastIndex, "."));
+        throw Error(ErrorCode::kInvalidArgument,
+                    message("ClusterSpec: job ", in_quotes(job), " has a task with index ", index,
+                            ". Indices go from 0 to ", kLastIndex, "."));
       }
     }
   }
@@ -106,7 +105,7 @@ const std::map<int, std::string>& ClusterSpec::tasks_of(const std::string& job) 
   const auto found = jobs_.find(job);
   if (found != jobs_.end()) return found->second;
   throw Error(ErrorCode::kNotFound,
-              message("ClusterSpec: no such job in the cluster: ", internal::in_quotes(job), ". ",
+              message("ClusterSpec: no such job in the cluster: ", in_quotes(job), ". ",
                       jobs_.empty() ? "The cluster is empty."
                                     : "It has " + internal::join_names(jobs()) + "."));
 }
@@ -126,8 +125,8 @@ const std::string& ClusterSpec::task_address(const std::string& job, int index) 
   const auto found = tasks.find(index);
   if (found != tasks.end()) return found->second;
   throw Error(ErrorCode::kNotFound,
-              message("ClusterSpec: no task with index ", index, " in job ",
-                      internal::in_quotes(job), ", which has ", tasks.size(), " of them",
+              message("ClusterSpec: no task with index ", index, " in job ", in_quotes(job),
+                      ", which has ", tasks.size(), " of them",
                       tasks.empty() ? std::string(".")
                                     : message(", from ", tasks.begin()->first, " to ",
                                               tasks.rbegin()->first, ".")));

@@ -42,8 +42,7 @@ bool tf_config_names_a_cluster(const internal::TfConfig& config) {
   if (!config.has_anything) return false;
   if (!config.has_cluster) {
     internal::refuse_environment(
-        kResolve,
-        message("TF_CONFIG=", internal::in_quotes(*read_env("TF_CONFIG")), " has no \"cluster\""),
+        kResolve, message("TF_CONFIG=", in_quotes(*read_env("TF_CONFIG")), " has no \"cluster\""),
         message("Add it or unset TF_CONFIG. Example: ", internal::kTfConfigExample));
   }
   if (config.cluster.empty()) {
@@ -61,8 +60,7 @@ bool tf_config_names_a_cluster(const internal::TfConfig& config) {
         kResolve,
         message("TF_CONFIG names a cluster but not which task of it this process is: ", missing,
                 " is missing",
-                config.task_type ? message(" beside type ", internal::in_quotes(*config.task_type))
-                                 : "",
+                config.task_type ? message(" beside type ", in_quotes(*config.task_type)) : "",
                 config.task_id ? message(" beside index ", *config.task_id) : "",
                 "; the cluster is ", config.cluster),
         message("Add it. Example: ", internal::kTfConfigExample));
@@ -133,15 +131,15 @@ void check_rendezvous_variable(const ClusterResolver& cluster, const ClusterSpec
   if (spec.empty()) {
     internal::refuse_environment(
         kResolve,
-        message("TUTTI_RENDEZVOUS=", internal::in_quotes(given),
+        message("TUTTI_RENDEZVOUS=", in_quotes(given),
                 " is set, but nothing tells this process's rank and the number of processes"),
         "Start the program with mpirun or torchrun, set TF_CONFIG instead, or unset it.");
   }
   if (cluster.rendezvous_address() != given) {
     internal::refuse_environment(
         kResolve,
-        message("TUTTI_RENDEZVOUS=", internal::in_quotes(given), ", but the cluster from ",
-                cluster.source(), " meets at ", cluster.rendezvous_address()),
+        message("TUTTI_RENDEZVOUS=", in_quotes(given), ", but the cluster from ", cluster.source(),
+                " meets at ", cluster.rendezvous_address()),
         "Unset TUTTI_RENDEZVOUS, or make them equal.");
   }
 }

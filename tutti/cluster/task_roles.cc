@@ -7,8 +7,8 @@
 #include <iterator>
 #include <map>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/internal/variables.h"
 
 namespace tutti {
@@ -31,7 +31,7 @@ int count_tasks(const ClusterSpec& spec, const std::string& job) {
 void check_jobs(const ClusterSpec& spec) {
   for (const auto& [job, tasks] : spec.as_map()) {
     if (!is_task_type(job)) {
-      refuse_cluster(message("job ", internal::in_quotes(job),
+      refuse_cluster(message("job ", in_quotes(job),
                              " is not known; jobs are chief, worker, ps and evaluator."));
     }
   }
@@ -109,7 +109,7 @@ void validate_cluster_task(const ClusterSpec& spec, const std::optional<std::str
   if (!task_type)
     refuse_cluster(message("task index ", *task_id, " is given without a task type."));
   if (!is_task_type(*task_type)) {
-    refuse_cluster(message("unrecognized task type ", internal::in_quotes(*task_type),
+    refuse_cluster(message("unrecognized task type ", in_quotes(*task_type),
                            "; it is chief, worker, ps or evaluator."));
   }
   if (!task_id) refuse_cluster(message("task type ", *task_type, " is given without an index."));

@@ -131,9 +131,9 @@ class Transfer {
   /// For one that was begun long before it is waited for.
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
-  /// Until it is done: with what all ranks concerned have sent, never without one of them. If a rank
-  /// dies during an operation, those that need nothing more of it may complete, and fail in the next
-  /// one. Throws kUnavailable when a peer is gone or the deadline has passed,
+  /// Until it is done: with what all ranks concerned have sent, never without one of them. If a
+  /// rank dies during an operation, those that need nothing more of it may complete, and fail in
+  /// the next one. Throws kUnavailable when a peer is gone or the deadline has passed,
   /// kInvalidArgument when ranks make different calls, kFailedPrecondition when one has left out a
   /// step, kCancelled when a rank gave up.
   void wait() { wait_until(Deadline::forever()); }

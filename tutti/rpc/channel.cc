@@ -16,7 +16,6 @@
 #include "tutti/rpc/internal/open_calls.h"
 #include "tutti/rpc/internal/outgoing_stream.h"
 #include "tutti/rpc/internal/server_core.h"
-#include "tutti/rpc/internal/text.h"
 
 namespace tutti::rpc {
 namespace {
@@ -85,7 +84,7 @@ std::string Channel::Impl::call(const std::string& method, std::string_view requ
 
 void Channel::Impl::fail_call(const std::string& method, const grpc::Status& status) const {
   const std::string who = message("rpc: call of \"", method, "\" at ", address_);
-  const std::string text = internal::printable(status.error_message());
+  const std::string text = printable(status.error_message());
   switch (status.error_code()) {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       throw Error(ErrorCode::kDeadlineExceeded, message(who, ": no answer before the deadline."));

@@ -12,7 +12,6 @@
 #include "tutti/base/log.h"
 #include "tutti/rpc/internal/handshake.h"
 #include "tutti/rpc/internal/meeting_place.h"
-#include "tutti/rpc/internal/text.h"
 
 namespace tutti::rpc {
 namespace {

@@ -54,7 +54,7 @@ void check_method(const std::string& method) {
                     });
   if (good) return;
   throw Error(ErrorCode::kInvalidArgument,
-              message("rpc::Server: \"", internal::printable(method),
+              message("rpc::Server: \"", printable(method),
                       "\" is no name for a method; use letters, digits and _ / . -"));
 }
 
@@ -106,7 +106,7 @@ class Server::Impl {
   void set(const std::string& method, ServerCore::Handlers handlers);
   void stop();
   int port() const { return address_.port; }
-  std::string address() const { return address_.text(); }
+  std::string address() const { return address_.to_string(); }
   std::string last_refusal() const {
     MutexLock lock(core_->mutex);
     return core_->last_refusal;
@@ -117,7 +117,7 @@ class Server::Impl {
   void cancel_waiting_calls();
 
   const ServerOptions options_;
-  internal::HostPort address_;
+  Address address_;
   std::shared_ptr<ServerCore> core_;
   internal::CallDispatcher dispatcher_;
   internal::ServerIdentity identity_;
@@ -134,16 +134,16 @@ Server::Impl::Impl(ServerOptions options)
       core_(std::make_shared<ServerCore>(options_)),
       dispatcher_(core_) {
   check_server_options(options_);
-  identity_ = internal::make_server_identity(options_.security, address_.text());
+  identity_ = internal::make_server_identity(options_.security, address_.to_string());
   internal::FileDescriptor listener = internal::listen_on(address_);
   address_.port = internal::local_port(listener.get());
-  core_->address = address_.text();
+  core_->address = address_.to_string();
   if (identity_.tls) core_->call_secret = identity_.secret;
   start_grpc();
   acceptor_ = std::make_unique<internal::Acceptor>(
       std::move(listener),
       internal::AcceptorOptions{
-          .address = address_.text(),
+          .address = address_.to_string(),
           .secret = identity_.secret,
           .tls = identity_.tls,
           .max_connections = static_cast<size_t>(options_.max_connections),
@@ -172,7 +172,7 @@ void Server::Impl::start_grpc() {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
-                message("rpc::Server: gRPC could not start for ", address_.text(),
+                message("rpc::Server: gRPC could not start for ", address_.to_string(),
                         identity_.tls ? "; are the certificates and the key right?" : "."));
   }
 }

@@ -25,7 +25,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/rpc/internal/sockets.h"
-#include "tutti/rpc/internal/text.h"
 
 namespace tutti::rpc {
 namespace {
@@ -122,7 +121,7 @@ std::string alternative_names(const TaskCertificate& task) {
     const bool ip = is_ip_address(host);
     if (!ip && !consists_of(host, ".-_")) {
       throw Error(ErrorCode::kInvalidArgument,
-                  message("make_throwaway_ca: \"", internal::printable(host),
+                  message("make_throwaway_ca: \"", printable(host),
                           "\" is neither a host name nor an IP address."));
     }
     names += (names.empty() ? "" : ",") + std::string(ip ? "IP:" : "DNS:") + host;
@@ -135,7 +134,7 @@ void check_tasks(const std::vector<TaskCertificate>& tasks, std::chrono::hours v
     if (!consists_of(task.name, ".-_") || task.name == "ca" || task.name.front() == '.' ||
         task.hosts.empty()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  message("make_throwaway_ca: the task \"", internal::printable(task.name),
+                  message("make_throwaway_ca: the task \"", printable(task.name),
                           "\" needs a name of letters, digits and . - _ other than \"ca\", and at "
                           "least one host."));
     }

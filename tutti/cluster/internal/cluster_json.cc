@@ -10,8 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/internal/variables.h"
 
 namespace tutti::internal {

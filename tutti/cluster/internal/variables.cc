@@ -10,20 +10,9 @@
 namespace tutti::internal {
 namespace {
 
-constexpr size_t kLongestShown = 80;
-
 std::string shown(const char* name) { return message(name, '=', in_quotes(*read_env(name))); }
 
 }  // namespace
-
-std::string in_quotes(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text.substr(0, kLongestShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte < 0x20 || byte >= 0x7f ? '?' : c;
-  }
-  return out + (text.size() > kLongestShown ? "...\"" : "\"");
-}
 
 std::string join_names(const std::vector<std::string>& names) {
   std::string out;

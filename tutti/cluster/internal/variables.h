@@ -10,12 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/address.h"
+#include "tutti/base/address.h"
 
 namespace tutti::internal {
-
-/// The text in double quotes, without control characters, cut when it is long: for messages.
-std::string in_quotes(std::string_view text);
 
 /// "a", "a and b", "a, b and c"
 std::string join_names(const std::vector<std::string>& names);

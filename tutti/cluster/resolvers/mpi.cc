@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "tutti/base/address.h"
 #include "tutti/base/env.h"
 #include "tutti/base/error.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/internal/variables.h"
 
 namespace tutti {

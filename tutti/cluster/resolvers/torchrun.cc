@@ -2,9 +2,9 @@
 
 #include "tutti/cluster/resolvers/torchrun.h"
 
+#include "tutti/base/address.h"
 #include "tutti/base/env.h"
 #include "tutti/base/error.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/internal/variables.h"
 
 namespace tutti {

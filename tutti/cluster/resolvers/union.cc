@@ -26,7 +26,7 @@ TaskAddresses merge_tasks(const std::string& job, const std::vector<TaskAddresse
       if (merged.emplace(place, address).second) continue;
       throw Error(ErrorCode::kInvalidArgument,
                   message("UnionResolver: two resolvers have a task ", index, " of job ",
-                          internal::in_quotes(job), ": ", merged[place], " and ", address,
+                          in_quotes(job), ": ", merged[place], " and ", address,
                           ". In a sparse job every index may be there once."));
     }
   }

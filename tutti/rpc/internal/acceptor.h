@@ -22,8 +22,8 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/thread.h"
 #include "tutti/rpc/internal/handshake.h"
+#include "tutti/rpc/internal/limited_log.h"
 #include "tutti/rpc/internal/sockets.h"
-#include "tutti/rpc/internal/text.h"
 
 namespace tutti::rpc::internal {
 

@@ -21,7 +21,6 @@
 #include "tutti/base/log.h"
 #include "tutti/rpc/internal/grpc_bytes.h"
 #include "tutti/rpc/internal/handshake.h"
-#include "tutti/rpc/internal/text.h"
 
 namespace tutti::rpc::internal {
 namespace {
@@ -60,7 +59,7 @@ FrameBytes receive_frame(int fd, Deadline deadline) {
   return frame;
 }
 
-FileDescriptor connect_any(const HostPort& address, Deadline deadline) {
+FileDescriptor connect_any(const Address& address, Deadline deadline) {
   std::string reasons;
   for (const SocketAddress& candidate : resolve(address, deadline)) {
     try {
@@ -73,10 +72,10 @@ FileDescriptor connect_any(const HostPort& address, Deadline deadline) {
 }
 
 /// One attempt. kUnavailable: another may succeed.
-FileDescriptor connect_and_prove(const HostPort& address, const JobSecret& secret,
+FileDescriptor connect_and_prove(const Address& address, const JobSecret& secret,
                                  Deadline deadline) {
   FileDescriptor fd = connect_any(address, deadline);
-  ClientHandshake handshake(address.text(), secret.value, secret.source);
+  ClientHandshake handshake(address.to_string(), secret.value, secret.source);
   send_frame(fd.get(), handshake.hello());
   send_frame(fd.get(), handshake.on_challenge(receive_frame(fd.get(), deadline)));
   handshake.on_verdict(receive_frame(fd.get(), deadline));
@@ -105,10 +104,10 @@ class WaitingLog {
 
 /// Calls `attempt` until it succeeds, fails for good, or the deadline passes.
 template <class Attempt>
-auto try_until(const HostPort& address, const ChannelOptions& options, Deadline deadline,
+auto try_until(const Address& address, const ChannelOptions& options, Deadline deadline,
                const Attempt& attempt) {
   const auto begin = Deadline::Clock::now();
-  WaitingLog waiting(address.text(), options);
+  WaitingLog waiting(address.to_string(), options);
   auto pause = kFirstPause;
   while (true) {
     std::string why;
@@ -121,7 +120,7 @@ auto try_until(const HostPort& address, const ChannelOptions& options, Deadline 
     if (earlier(deadline, Deadline::after(pause)).when() == deadline.when()) {
       const std::chrono::duration<double> took = Deadline::Clock::now() - begin;
       throw Error(ErrorCode::kUnavailable,
-                  message("rpc: no connection to ", address.text(), " within ", took.count(),
+                  message("rpc: no connection to ", address.to_string(), " within ", took.count(),
                           " s: ", why, ". Is that process running, and is the address right?"));
     }
     waiting.waiting(why);
@@ -136,7 +135,7 @@ grpc::ChannelArguments client_arguments(const ChannelOptions& options) {
                               .keepalive_timeout = options.keepalive_timeout});
 }
 
-Connection open_plain(const HostPort& address, const ClientIdentity& identity,
+Connection open_plain(const Address& address, const ClientIdentity& identity,
                       const ChannelOptions& options, Deadline deadline) {
   FileDescriptor fd = try_until(address, options, deadline, [&](Deadline attempt) {
     return connect_and_prove(address, identity.secret, attempt);
@@ -147,7 +146,7 @@ Connection open_plain(const HostPort& address, const ClientIdentity& identity,
     throw Error(ErrorCode::kUnavailable,
                 "rpc: no file descriptors are left. Raise the limit (ulimit -n).");
   }
-  connection.channel = grpc::CreateCustomInsecureChannelFromFd(address.text(), fd.release(),
+  connection.channel = grpc::CreateCustomInsecureChannelFromFd(address.to_string(), fd.release(),
                                                                client_arguments(options));
   return connection;
 }
@@ -155,8 +154,7 @@ Connection open_plain(const HostPort& address, const ClientIdentity& identity,
 /// TLS fails in the same way whether the peer is too busy or does not want us; a few attempts tell.
 class TlsAttempts {
  public:
-  TlsAttempts(const HostPort& address, const ClientIdentity& identity,
-              const ChannelOptions& options)
+  TlsAttempts(const Address& address, const ClientIdentity& identity, const ChannelOptions& options)
       : address_(address), identity_(identity), args_(client_arguments(options)) {
     args_.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   }
@@ -164,7 +162,7 @@ class TlsAttempts {
   std::shared_ptr<grpc::Channel> attempt(Deadline deadline) {
     // Names and refused connections are better told apart by a connection of our own.
     connect_any(address_, deadline).reset();
-    auto channel = grpc::CreateCustomChannel(address_.text(), identity_.credentials, args_);
+    auto channel = grpc::CreateCustomChannel(address_.to_string(), identity_.credentials, args_);
     const grpc::Status status = greet(*channel, deadline);
     switch (status.error_code()) {
       case grpc::StatusCode::OK:
@@ -173,7 +171,7 @@ class TlsAttempts {
       case grpc::StatusCode::UNAUTHENTICATED:
         throw Error(
             ErrorCode::kFailedPrecondition,
-            message("rpc: ", address_.text(),
+            message("rpc: ", address_.to_string(),
                     " refuses this process: the job secrets differ. Here it ",
                     identity_.secret.value.empty() ? "has none"
                                                    : "comes from " + identity_.secret.source,
@@ -184,7 +182,7 @@ class TlsAttempts {
     const bool enough = ++failures_ >= kTlsFailures;
     throw Error(
         enough ? ErrorCode::kFailedPrecondition : ErrorCode::kUnavailable,
-        message("rpc: no TLS with ", address_.text(), ": ", printable(status.error_message()),
+        message("rpc: no TLS with ", address_.to_string(), ": ", printable(status.error_message()),
                 ". Does the peer use TLS, are both certificates signed by the other's CA, and "
                 "does the peer's name this host?"));
   }
@@ -203,13 +201,13 @@ class TlsAttempts {
     return blocking_call(channel, context, method, out, in);
   }
 
-  const HostPort& address_;
+  const Address& address_;
   const ClientIdentity& identity_;
   grpc::ChannelArguments args_;
   int failures_ = 0;
 };
 
-Connection open_tls(const HostPort& address, const ClientIdentity& identity,
+Connection open_tls(const Address& address, const ClientIdentity& identity,
                     const ChannelOptions& options, Deadline deadline) {
   TlsAttempts attempts(address, identity, options);
   Connection connection;
@@ -223,7 +221,7 @@ Connection open_tls(const HostPort& address, const ClientIdentity& identity,
 
 Connection open_connection(const std::string& address, const ChannelOptions& options,
                            Deadline deadline) {
-  const HostPort parts = split_address("rpc::Channel", address);
+  const Address parts = split_address("rpc::Channel", address);
   const ClientIdentity identity = make_client_identity(options.security, address);
   return identity.tls ? open_tls(parts, identity, options, deadline)
                       : open_plain(parts, identity, options, deadline);

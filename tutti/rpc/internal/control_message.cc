@@ -3,7 +3,6 @@
 #include "tutti/rpc/internal/control_message.h"
 
 #include "tutti/base/error.h"
-#include "tutti/rpc/internal/text.h"
 
 namespace tutti::rpc::internal {
 namespace {

@@ -12,7 +12,7 @@
 #include <grpcpp/impl/rpc_method.h>
 #include <grpcpp/support/slice.h>
 
-#include "tutti/rpc/internal/text.h"
+#include "tutti/base/error.h"
 
 namespace tutti::rpc::internal {
 namespace {

@@ -10,10 +10,10 @@
 #include <span>
 #include <utility>
 
+#include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/rpc/internal/control_message.h"
 #include "tutti/rpc/internal/handshake.h"
-#include "tutti/rpc/internal/text.h"
 
 namespace tutti::rpc::internal {
 namespace {
@@ -295,15 +295,15 @@ std::string MeetingPlace::missing() const {
 Error MeetingPlace::too_late(const Server& server) const {
   const auto tenths = std::chrono::round<std::chrono::duration<int64_t, std::deci>>(timeout_);
   const std::string refusal = last_refusal_.empty() ? server.last_refusal() : last_refusal_;
-  return Error(ErrorCode::kDeadlineExceeded,
-               message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
-                       " did not come within ", static_cast<double>(tenths.count()) / 10, " s. ",
-                       refusal.empty() ? "Nobody was turned away"
-                                       : message("Turned away was ", refusal),
-                       refusal.empty() ? ": is it running, with the same cluster, and can it reach "
-                                         "this address?"
-                                       : " If that was the one, correct it and start it again.",
-                       " Raise the timeout if it only needs longer."));
+  return Error(
+      ErrorCode::kDeadlineExceeded,
+      message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
+              " did not come within ", static_cast<double>(tenths.count()) / 10, " s. ",
+              refusal.empty() ? "Nobody was turned away" : message("Turned away was ", refusal),
+              refusal.empty() ? ": is it running, with the same cluster, and can it reach "
+                                "this address?"
+                              : " If that was the one, correct it and start it again.",
+              " Raise the timeout if it only needs longer."));
 }
 
 Membership MeetingPlace::wait(const Server& server, Deadline deadline) {

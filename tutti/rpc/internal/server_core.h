@@ -11,7 +11,7 @@
 
 #include "tutti/base/mutex.h"
 #include "tutti/rpc/internal/handler_pool.h"
-#include "tutti/rpc/internal/text.h"
+#include "tutti/rpc/internal/limited_log.h"
 #include "tutti/rpc/server.h"
 
 namespace tutti::rpc::internal {

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -22,7 +21,6 @@
 #include "tutti/base/mutex.h"
 #include "tutti/base/thread.h"
 #include "tutti/base/wait_word.h"
-#include "tutti/rpc/internal/text.h"
 
 namespace tutti::rpc::internal {
 namespace {
@@ -80,7 +78,7 @@ std::vector<SocketAddress> to_list(const addrinfo* found) {
   return list;
 }
 
-[[noreturn]] void fail_listen(const HostPort& address, int code) {
+[[noreturn]] void fail_listen(const Address& address, int code) {
   std::string advice = "Choose an address of this machine.";
   if (code == EADDRINUSE) {
     advice =
@@ -89,8 +87,9 @@ std::vector<SocketAddress> to_list(const addrinfo* found) {
   } else if (code == EACCES) {
     advice = "Ports below 1024 need privileges.";
   }
-  throw Error(ErrorCode::kUnavailable, message("rpc::Server: cannot listen on ", address.text(),
-                                               ": ", error_text(code), ". ", advice));
+  throw Error(ErrorCode::kUnavailable,
+              message("rpc::Server: cannot listen on ", address.to_string(), ": ", error_text(code),
+                      ". ", advice));
 }
 
 }  // namespace
@@ -100,42 +99,24 @@ void FileDescriptor::reset(int fd) {
   fd_ = fd;
 }
 
-std::string HostPort::text() const {
-  const bool brackets = host.find(':') != std::string::npos;
-  return message(brackets ? "[" : "", host, brackets ? "]" : "", ":", port);
-}
-
-HostPort split_address(const char* who, const std::string& address) {
-  const size_t colon = address.rfind(':');
-  HostPort parts;
-  if (colon != std::string::npos) {
-    parts.host = address.substr(0, colon);
-    const char* const end = address.data() + address.size();
-    const auto [rest, code] = std::from_chars(address.data() + colon + 1, end, parts.port);
-    const bool bracketed =
-        parts.host.size() > 2 && parts.host.front() == '[' && parts.host.back() == ']';
-    if (bracketed) parts.host = parts.host.substr(1, parts.host.size() - 2);
-    const bool bare_colons = !bracketed && parts.host.find(':') != std::string::npos;
-    if (code == std::errc() && rest == end && rest != address.data() + colon + 1 &&
-        parts.port >= 0 && parts.port <= 65535 && !parts.host.empty() && !bare_colons) {
-      return parts;
-    }
+Address split_address(const char* who, const std::string& address) {
+  try {
+    return parse_address(address, PortZero::kAllowed);
+  } catch (const Error& error) {
+    throw Error(error.code(), message(who, ": ", error.what()));
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              message(who, ": \"", printable(address),
-                      "\" is no address. Write host:port, or [IPv6 address]:port."));
 }
 
-std::string SocketAddress::text() const {
+std::string SocketAddress::to_string() const {
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
   const int code = getnameinfo(reinterpret_cast<const sockaddr*>(&storage), size, host, sizeof host,
                                port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
   if (code != 0) return "an unknown address";
-  return HostPort{host, std::atoi(port)}.text();
+  return Address{host, std::atoi(port)}.to_string();
 }
 
-std::vector<SocketAddress> resolve(const HostPort& address, Deadline deadline) {
+std::vector<SocketAddress> resolve(const Address& address, Deadline deadline) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -157,14 +138,14 @@ std::vector<SocketAddress> resolve(const HostPort& address, Deadline deadline) {
                                                "\" has no address: ", gai_strerror(code)));
 }
 
-FileDescriptor listen_on(const HostPort& address) {
+FileDescriptor listen_on(const Address& address) {
   int code = EADDRNOTAVAIL;
   std::vector<SocketAddress> candidates;
   try {
     candidates = resolve(address, Deadline::after(std::chrono::seconds(10)));
   } catch (const Error& error) {
-    throw Error(error.code(),
-                message("rpc::Server: cannot listen on ", address.text(), ": ", error.what(), "."));
+    throw Error(error.code(), message("rpc::Server: cannot listen on ", address.to_string(), ": ",
+                                      error.what(), "."));
   }
   for (const SocketAddress& candidate : candidates) {
     FileDescriptor fd(
@@ -198,14 +179,14 @@ std::string peer_of(int fd) {
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) {
     return "an unknown address";
   }
-  return address.text();
+  return address.to_string();
 }
 
 FileDescriptor connect_to(const SocketAddress& address, Deadline deadline) {
   FileDescriptor fd(
       socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const auto fail = [&](const std::string& why) {
-    throw Error(ErrorCode::kUnavailable, message(address.text(), ": ", why));
+    throw Error(ErrorCode::kUnavailable, message(address.to_string(), ": ", why));
   };
   if (!fd.is_open()) fail(error_text(errno));
   const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);

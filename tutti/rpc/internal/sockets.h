@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 
 namespace tutti::rpc::internal {
@@ -35,29 +36,21 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-struct HostPort {
-  std::string host;
-  int port = 0;
-
-  /// "host:port", with brackets around an IPv6 address.
-  std::string text() const;
-};
-
-/// Takes "host:port" apart; kInvalidArgument, naming `who`, if it is something else.
-HostPort split_address(const char* who, const std::string& address);
+/// parse_address(), any free port included; the error begins with `who`.
+Address split_address(const char* who, const std::string& address);
 
 struct SocketAddress {
   sockaddr_storage storage = {};
   socklen_t size = 0;
 
-  std::string text() const;
+  std::string to_string() const;
 };
 
 /// The addresses of a host; kUnavailable if there are none, now or until the deadline.
-std::vector<SocketAddress> resolve(const HostPort& address, Deadline deadline);
+std::vector<SocketAddress> resolve(const Address& address, Deadline deadline);
 
 /// A listening, non-blocking socket; kUnavailable, naming the address, if it cannot be had.
-FileDescriptor listen_on(const HostPort& address);
+FileDescriptor listen_on(const Address& address);
 int local_port(int fd);
 
 /// The peer's address of a connected socket.

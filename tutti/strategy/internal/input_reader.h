@@ -87,7 +87,7 @@ class InputReader {
   std::unique_ptr<data::StepStream> steps_;
   data::Element blank_;
   std::optional<data::Element> without_rows_;  // what a replica without data gets
-  bool has_seen_rows_ = false;                  // that is not a guess
+  bool has_seen_rows_ = false;                 // that is not a guess
   bool ended_ = false;
   std::atomic<bool> dropped_{false};
   std::exception_ptr error_;

@@ -15,10 +15,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/mutex.h"
-#include "tutti/cluster/address.h"
 #include "tutti/collectives/backends.h"
 #include "tutti/collectives/grpc/factory.h"
 #include "tutti/rpc/rendezvous.h"
@@ -70,11 +70,12 @@ class GatherService {
           for (size_t r = 0; r < at.texts.size(); ++r) {
             if (at.texts[r].empty()) missing += (missing.empty() ? "" : ", ") + names[r];
           }
-          throw Error(ErrorCode::kDeadlineExceeded,
-                      message("MultiWorkerMirroredStrategy: did not hear from ", missing,
-                              " while the workers connected to each other. Do they still run, and "
-                              "can they reach this address? The time for it is join_timeout, at least ",
-                              kConnectTime.count(), " s."));
+          throw Error(
+              ErrorCode::kDeadlineExceeded,
+              message("MultiWorkerMirroredStrategy: did not hear from ", missing,
+                      " while the workers connected to each other. Do they still run, and "
+                      "can they reach this address? The time for it is join_timeout, at least ",
+                      kConnectTime.count(), " s."));
         }
       }
       news_.park(seen, Deadline::after(std::chrono::seconds(1)));

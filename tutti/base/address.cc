@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/cluster/address.h"
+#include "tutti/base/address.h"
 
 #include <arpa/inet.h>
 
@@ -8,7 +8,6 @@
 #include <charconv>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/internal/variables.h"
 
 namespace tutti {
 namespace {
@@ -18,7 +17,7 @@ constexpr int kLastPort = 65535;
 
 [[noreturn]] void refuse_address(std::string_view text, const std::string& reason) {
   throw Error(ErrorCode::kInvalidArgument,
-              message("address ", internal::in_quotes(text), ": ", reason,
+              message("address ", in_quotes(text), ": ", reason,
                       ". Write for example \"hostA:4321\", \"10.0.0.7:4321\" or \"[::1]:4321\"."));
 }
 
@@ -33,14 +32,14 @@ void check_ipv6(std::string_view text, const std::string& host) {
   const std::string number = host.substr(0, percent);
   in6_addr unused;
   if (inet_pton(AF_INET6, number.c_str(), &unused) != 1) {
-    refuse_address(text, message(internal::in_quotes(host), " in brackets is no IPv6 address"));
+    refuse_address(text, message(in_quotes(host), " in brackets is no IPv6 address"));
   }
   if (percent == std::string::npos) return;
   const std::string zone = host.substr(percent + 1);
   const bool good = !zone.empty() && std::all_of(zone.begin(), zone.end(), [](char c) {
     return is_letter_or_digit(c) || c == '.' || c == '_' || c == '-';
   });
-  if (!good) refuse_address(text, message(internal::in_quotes(zone), " after '%' is no interface"));
+  if (!good) refuse_address(text, message(in_quotes(zone), " after '%' is no interface"));
 }
 
 void check_name(std::string_view text, const std::string& host) {
@@ -51,18 +50,18 @@ void check_name(std::string_view text, const std::string& host) {
   }
   for (const char c : host) {
     if (!is_letter_or_digit(c) && c != '.' && c != '-' && c != '_') {
-      refuse_address(text, message("its host ", internal::in_quotes(host), " contains ",
-                                   internal::in_quotes(std::string(1, c)),
-                                   "; names have letters, digits, '-', '_' and '.'"));
+      refuse_address(
+          text, message("its host ", in_quotes(host), " contains ", in_quotes(std::string(1, c)),
+                        "; names have letters, digits, '-', '_' and '.'"));
     }
   }
   if (host.front() == '.' || host.find("..") != std::string::npos || host.front() == '-') {
-    refuse_address(text, message("its host ", internal::in_quotes(host), " is no name"));
+    refuse_address(text, message("its host ", in_quotes(host), " is no name"));
   }
   in_addr unused;
   if (std::all_of(host.begin(), host.end(), is_digit_or_dot) &&
       inet_pton(AF_INET, host.c_str(), &unused) != 1) {
-    refuse_address(text, message("its host ", internal::in_quotes(host), " is no IPv4 address"));
+    refuse_address(text, message("its host ", in_quotes(host), " is no IPv4 address"));
   }
 }
 
@@ -71,8 +70,8 @@ int read_port(std::string_view text, std::string_view digits, PortZero zero) {
   const char* end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, port);
   if (error != std::errc() || stop != end || port < 0 || port > kLastPort) {
-    refuse_address(text, message("its port ", internal::in_quotes(digits),
-                                 " is no number from 1 to ", kLastPort));
+    refuse_address(text,
+                   message("its port ", in_quotes(digits), " is no number from 1 to ", kLastPort));
   }
   if (port == 0 && zero == PortZero::kRefused) {
     refuse_address(text, "port 0 stands for any free port, which the others could not find");

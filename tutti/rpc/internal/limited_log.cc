@@ -1,23 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/rpc/internal/text.h"
+#include "tutti/rpc/internal/limited_log.h"
 
 namespace tutti::rpc::internal {
-
-std::string printable(std::string_view text, size_t limit) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string safe;
-  for (const char letter : text) {
-    if (safe.size() >= limit) return safe + "...";
-    const auto code = static_cast<unsigned char>(letter);
-    if (code >= 0x20 && code < 0x7f) {
-      safe += letter;
-    } else {
-      safe += {'\\', 'x', kDigits[code >> 4], kDigits[code & 15]};
-    }
-  }
-  return safe;
-}
 
 void LimitedLog::warn(const std::string& line) {
   constexpr int kLines = 10;
