@@ -23,9 +23,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/mutex.h"
 #include "tutti/base/wait_word.h"
-#include "tutti/collectives/arena.h"
 #include "tutti/collectives/link.h"
 #include "tutti/collectives/operation.h"
+#include "tutti/device/arena.h"
 
 namespace tutti {
 

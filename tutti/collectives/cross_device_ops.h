@@ -18,8 +18,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "tutti/base/function_ref.h"
-#include "tutti/collectives/arena.h"
 #include "tutti/collectives/gradient_reducer.h"
+#include "tutti/device/arena.h"
 #include "tutti/nest/indexed_slices.h"
 #include "tutti/values/communication_options.h"
 #include "tutti/values/destinations.h"

@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
-#include "tutti/collectives/arena.h"
 #include "tutti/collectives/host/segment.h"
 #include "tutti/collectives/link.h"
+#include "tutti/device/arena.h"
 
 namespace tutti::internal {
 

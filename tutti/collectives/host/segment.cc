@@ -18,7 +18,7 @@
 #include <new>
 #include <vector>
 
-#include "tutti/collectives/arena.h"
+#include "tutti/device/arena.h"
 
 namespace tutti::internal {
 namespace {

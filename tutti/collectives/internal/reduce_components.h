@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tutti/collectives/arena.h"
+#include "tutti/device/arena.h"
 #include "tutti/values/reduce_op.h"
 
 namespace tutti::internal {

@@ -12,8 +12,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tutti/collectives/arena.h"
 #include "tutti/collectives/gradient_reducer.h"
+#include "tutti/device/arena.h"
 #include "tutti/train/parameter_layout.h"
 #include "tutti/train/replicated_modules.h"
 

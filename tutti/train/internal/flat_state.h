@@ -13,7 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tutti/collectives/arena.h"
+#include "tutti/device/arena.h"
 #include "tutti/train/internal/flat_parameters.h"
 #include "tutti/train/update_rules/update_rule.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/arena.h"
+#include "tutti/device/arena.h"
 
 #include <algorithm>
 #include <cstdint>
