@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tutti/base/mutex.h"
-#include "tutti/data/state.h"
+#include "tutti/nest/element_codec.h"
 
 namespace tutti::data {
 

@@ -10,6 +10,7 @@
 #include <ATen/ops/stack.h>
 
 #include "tutti/base/error.h"
+#include "tutti/data/internal/batched.h"
 
 namespace tutti::data {
 namespace {
@@ -86,6 +87,11 @@ at::Tensor tensor_of_numbers(std::span<Element> elements, size_t leaf) {
 }
 
 }  // namespace
+
+void internal::throw_end_of_dataset() {
+  throw Error(ErrorCode::kNotFound,
+              "Iterator::get_next: the dataset has ended. Use next(), which returns nullopt then.");
+}
 
 std::unique_ptr<IndexStream> Node::iterate_indices(Iteration&) const {
   throw Error(ErrorCode::kInternal, message("Node ", name(), " has no indices; please report."));

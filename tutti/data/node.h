@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/data/element.h"
 #include "tutti/data/iteration.h"
 #include "tutti/data/stream.h"
+#include "tutti/nest/element.h"
 
 namespace tutti::data {
 

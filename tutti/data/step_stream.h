@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tutti/data/node.h"
-#include "tutti/data/state.h"
+#include "tutti/nest/element_codec.h"
 
 namespace tutti::data {
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/data/state.h"
+#include "tutti/nest/element_codec.h"
 
 namespace tutti::data {
 

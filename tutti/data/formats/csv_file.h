@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/data/element.h"
 #include "tutti/data/formats/input_file.h"
+#include "tutti/nest/element.h"
 
 namespace tutti::data {
 

@@ -26,7 +26,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tutti/data/element.h"
+#include "tutti/nest/element.h"
 
 namespace tutti::data {
 

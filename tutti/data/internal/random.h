@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <random>
 
-#include "tutti/data/state.h"
+#include "tutti/nest/element_codec.h"
 
 namespace tutti::data {
 

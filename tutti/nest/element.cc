@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/data/element.h"
+#include "tutti/nest/element.h"
 
 #include "tutti/base/error.h"
-#include "tutti/data/internal/batched.h"
 
 namespace tutti::data {
 namespace {
@@ -84,11 +83,6 @@ ElementSpec spec_of(const Element& element) {
 }
 
 namespace internal {
-
-void throw_end_of_dataset() {
-  throw Error(ErrorCode::kNotFound,
-              "Iterator::get_next: the dataset has ended. Use next(), which returns nullopt then.");
-}
 
 void throw_bad_element(const Element& element, const char* expected) {
   throw Error(ErrorCode::kInternal,

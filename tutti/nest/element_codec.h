@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/data/element.h"
+#include "tutti/nest/element.h"
 
 namespace tutti::data {
 

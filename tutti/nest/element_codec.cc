@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/data/state.h"
+#include "tutti/nest/element_codec.h"
 
 #include <cstring>
 
