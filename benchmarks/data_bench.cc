@@ -28,8 +28,8 @@
 #include "tutti/base/crc32c.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/files.h"
-#include "tutti/data/formats/tf_record_file.h"
 #include "tutti/device/cpu_threads.h"
+#include "tutti/files/tf_record_file.h"
 #include "tutti/tutti.h"
 
 #include "benchmarks/support/harness.h"

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/data/formats/output_file.h"
+#include "tutti/files/output_file.h"
 
 #include "tests/support/damage.h"
 #include "tests/support/expect_error.h"

@@ -17,7 +17,7 @@
 #include "tutti/data/auto_shard.h"
 #include "tutti/data/files.h"
 #include "tutti/data/formats/example.h"
-#include "tutti/data/formats/output_file.h"
+#include "tutti/files/output_file.h"
 
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"

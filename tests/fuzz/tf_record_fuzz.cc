@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/data/formats/tf_record_file.h"
+#include "tutti/files/tf_record_file.h"
 
 #include "tests/fuzz/expect_only_errors.h"
 

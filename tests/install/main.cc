@@ -4,7 +4,7 @@
 
 #include <iostream>
 
-#include <tutti/data/formats/tf_record_file.h>
+#include <tutti/files/tf_record_file.h>
 #include <tutti/tutti.h>
 
 int main() {

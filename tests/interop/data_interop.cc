@@ -18,7 +18,7 @@
 #include "tutti/data/formats/example.h"
 #include "tutti/data/formats/idx_file.h"
 #include "tutti/data/formats/npy_file.h"
-#include "tutti/data/formats/tf_record_file.h"
+#include "tutti/files/tf_record_file.h"
 
 namespace {
 

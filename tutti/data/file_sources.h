@@ -14,9 +14,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "tutti/data/formats/csv_file.h"
-#include "tutti/data/formats/input_file.h"
-#include "tutti/data/formats/tf_record_file.h"
 #include "tutti/data/node.h"
+#include "tutti/files/input_file.h"
+#include "tutti/files/tf_record_file.h"
 
 namespace tutti::data {
 

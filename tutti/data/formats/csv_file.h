@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/data/formats/input_file.h"
+#include "tutti/files/input_file.h"
 #include "tutti/nest/element.h"
 
 namespace tutti::data {

@@ -13,8 +13,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/formats/internal/array_bytes.h"
-#include "tutti/data/formats/internal/byte_order.h"
 #include "tutti/data/formats/internal/wire_reader.h"
+#include "tutti/files/byte_order.h"
 #include "tutti/nest/print.h"
 
 namespace tutti::data {

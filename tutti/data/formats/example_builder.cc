@@ -6,8 +6,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/formats/example.h"
-#include "tutti/data/formats/internal/byte_order.h"
 #include "tutti/data/formats/internal/wire_reader.h"
+#include "tutti/files/byte_order.h"
 
 namespace tutti::data {
 

@@ -9,7 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tutti/data/formats/internal/array_bytes.h"
-#include "tutti/data/formats/internal/byte_order.h"
+#include "tutti/files/byte_order.h"
 #include "tutti/nest/print.h"
 
 namespace tutti::data {

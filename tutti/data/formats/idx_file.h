@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tutti/data/formats/input_file.h"
+#include "tutti/files/input_file.h"
 
 namespace tutti::data {
 

@@ -14,9 +14,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/formats/internal/array_bytes.h"
-#include "tutti/data/formats/internal/mapped_file.h"
 #include "tutti/data/formats/internal/npy_header.h"
-#include "tutti/data/formats/output_file.h"
+#include "tutti/files/mapped_file.h"
+#include "tutti/files/output_file.h"
 #include "tutti/nest/print.h"
 
 namespace tutti::data {

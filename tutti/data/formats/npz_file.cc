@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/data/formats/internal/byte_order.h"
-#include "tutti/data/formats/internal/mapped_file.h"
 #include "tutti/data/formats/internal/npy_header.h"
 #include "tutti/data/formats/npy_file.h"
+#include "tutti/files/byte_order.h"
+#include "tutti/files/mapped_file.h"
 
 namespace tutti::data {
 

@@ -23,10 +23,10 @@
 #include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
 #include "tutti/base/mutex.h"
-#include "tutti/data/formats/input_file.h"
-#include "tutti/data/formats/output_file.h"
 #include "tutti/data/internal/random.h"
 #include "tutti/data/transforms.h"
+#include "tutti/files/input_file.h"
+#include "tutti/files/output_file.h"
 
 namespace tutti::data {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/data/formats/internal/byte_order.h"
+#include "tutti/files/byte_order.h"
 #include "tutti/nest/leaf.h"
 
 namespace tutti::data {

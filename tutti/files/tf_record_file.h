@@ -13,8 +13,8 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/data/formats/input_file.h"
-#include "tutti/data/formats/output_file.h"
+#include "tutti/files/input_file.h"
+#include "tutti/files/output_file.h"
 
 namespace tutti::data {
 

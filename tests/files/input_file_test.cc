@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/data/formats/input_file.h"
+#include "tutti/files/input_file.h"
 
 #include <sys/stat.h>
 
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/thread.h"
-#include "tutti/data/formats/output_file.h"
+#include "tutti/files/output_file.h"
 
 #include "tests/support/damage.h"
 #include "tests/support/expect_error.h"

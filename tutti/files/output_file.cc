@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/data/formats/output_file.h"
+#include "tutti/files/output_file.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/data/formats/input_file.h"
+#include "tutti/files/input_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

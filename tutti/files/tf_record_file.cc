@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/data/formats/tf_record_file.h"
+#include "tutti/files/tf_record_file.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tutti/base/crc32c.h"
-#include "tutti/data/formats/internal/byte_order.h"
+#include "tutti/files/byte_order.h"
 
 namespace tutti::data {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/data/formats/input_file.h"
+#include "tutti/files/input_file.h"
 
 namespace tutti::data {
 

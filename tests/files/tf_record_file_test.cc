@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/data/formats/tf_record_file.h"
+#include "tutti/files/tf_record_file.h"
 
 #include <algorithm>
 #include <random>
