@@ -21,7 +21,7 @@
 #include "tutti/base/mutex.h"
 #include "tutti/train/optimizer_options.h"
 #include "tutti/train/replicated_modules.h"
-#include "tutti/train/update_rules/update_rule.h"
+#include "tutti/update_rules/update_rule.h"
 
 namespace tutti {
 

@@ -13,7 +13,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "tutti/train/update_rules/update_rule.h"
+#include "tutti/update_rules/update_rule.h"
 
 namespace tutti {
 

@@ -15,7 +15,7 @@
 
 #include "tutti/device/arena.h"
 #include "tutti/train/internal/flat_parameters.h"
-#include "tutti/train/update_rules/update_rule.h"
+#include "tutti/update_rules/update_rule.h"
 
 namespace tutti::internal {
 

@@ -13,7 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tutti/train/replicated_modules.h"
-#include "tutti/train/update_rules/update_rule.h"
+#include "tutti/update_rules/update_rule.h"
 
 namespace tutti::internal {
 

@@ -11,7 +11,7 @@
 #include <variant>
 
 #include "tutti/base/function_ref.h"
-#include "tutti/train/update_rules/update_rule.h"
+#include "tutti/update_rules/update_rule.h"
 #include "tutti/values/meeting.h"
 
 namespace tutti::internal {

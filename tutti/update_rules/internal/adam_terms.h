@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "tutti/train/update_rules/internal/update_kernels.h"
+#include "tutti/update_rules/internal/update_kernels.h"
 
 namespace tutti::internal {
 

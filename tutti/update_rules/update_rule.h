@@ -11,12 +11,12 @@
 #include <variant>
 #include <vector>
 
-#include "tutti/train/update_rules/adagrad.h"
-#include "tutti/train/update_rules/adam.h"
-#include "tutti/train/update_rules/adamw.h"
-#include "tutti/train/update_rules/rmsprop.h"
-#include "tutti/train/update_rules/sgd.h"
-#include "tutti/train/update_rules/update_slice.h"
+#include "tutti/update_rules/adagrad.h"
+#include "tutti/update_rules/adam.h"
+#include "tutti/update_rules/adamw.h"
+#include "tutti/update_rules/rmsprop.h"
+#include "tutti/update_rules/sgd.h"
+#include "tutti/update_rules/update_slice.h"
 
 namespace tutti {
 

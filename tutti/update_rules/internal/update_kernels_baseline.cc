@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #define TUTTI_UPDATE_KERNELS update_kernels_baseline
-#include "tutti/train/update_rules/internal/update_kernels.inc"
+#include "tutti/update_rules/internal/update_kernels.inc"

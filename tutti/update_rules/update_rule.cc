@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/update_rules/update_rule.h"
+#include "tutti/update_rules/update_rule.h"
 
 namespace tutti {
 

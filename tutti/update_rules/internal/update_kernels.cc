@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/update_rules/internal/update_kernels.h"
+#include "tutti/update_rules/internal/update_kernels.h"
 
 #include "tutti/base/error.h"
 

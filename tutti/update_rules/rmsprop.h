@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "tutti/train/update_rules/update_slice.h"
+#include "tutti/update_rules/update_slice.h"
 
 namespace tutti {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/update_rules/adam.h"
+#include "tutti/update_rules/adam.h"
 
-#include "tutti/train/update_rules/internal/adam_terms.h"
-#include "tutti/train/update_rules/internal/update_kernels.h"
+#include "tutti/update_rules/internal/adam_terms.h"
+#include "tutti/update_rules/internal/update_kernels.h"
 
 namespace tutti {
 namespace {

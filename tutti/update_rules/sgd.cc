@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/update_rules/sgd.h"
+#include "tutti/update_rules/sgd.h"
 
-#include "tutti/train/update_rules/internal/update_kernels.h"
+#include "tutti/update_rules/internal/update_kernels.h"
 
 namespace tutti {
 namespace {

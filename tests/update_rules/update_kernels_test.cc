@@ -3,7 +3,7 @@
 // The loops of the update rules for every x86-64 and those for AVX2: each rounds as its
 // instruction set does, and they differ by no more than that.
 
-#include "tutti/train/update_rules/internal/update_kernels.h"
+#include "tutti/update_rules/internal/update_kernels.h"
 
 #include <array>
 #include <cmath>

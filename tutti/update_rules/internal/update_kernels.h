@@ -10,7 +10,7 @@
 
 #pragma once
 
-#include "tutti/train/update_rules/update_slice.h"
+#include "tutti/update_rules/update_slice.h"
 
 namespace tutti::internal {
 
