@@ -21,8 +21,8 @@
 #include <ATen/ATen.h>
 
 #include "tutti/base/log.h"
-#include "tutti/collectives/backends.h"
 #include "tutti/device/cpu_threads.h"
+#include "tutti/group/connect.h"
 
 #include "benchmarks/support/group_sum.h"
 #include "benchmarks/support/harness.h"

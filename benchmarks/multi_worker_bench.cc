@@ -30,8 +30,8 @@
 
 #include <torch/torch.h>
 
-#include "tutti/collectives/backends.h"
-#include "tutti/collectives/grpc/factory.h"
+#include "tutti/group/connect.h"
+#include "tutti/group/grpc/factory.h"
 #include "tutti/tutti.h"
 
 #include "benchmarks/support/group_sum.h"

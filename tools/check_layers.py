@@ -24,7 +24,7 @@ LEVELS = [
         "data": {"files", "nest", "device", "base"},
     },
     {"group": {"rpc", "values", "nest", "device", "base"}},
-    {"collectives": {"group", "rpc", "values", "nest", "device", "base"}},
+    {"collectives": {"group", "values", "nest", "device", "base"}},
     {"strategy": {"collectives", "group", "cluster", "rpc", "values", "data", "nest", "device", "base"}},
     {"train": {"strategy", "collectives", "group", "values", "data", "update_rules", "nest", "device", "base"}},
     {"program": {"strategy", "rpc", "base"}},
@@ -70,15 +70,23 @@ def check_library_file(path: Path, text: str) -> list[str]:
             errors.append(f'"{name}" must be written from the root: "tutti/<folder>/<file>.h"')
         elif "/" in name and folder is not None:
             first = name.split("/")[0]
-            table = THIRD_PARTY_H if path.suffix == ".h" and not is_private(parts) else THIRD_PARTY_CC
+            table = THIRD_PARTY_H if "/".join(parts) in INSTALLED else THIRD_PARTY_CC
             if first not in table[folder] | SYSTEM:
                 errors.append(f"<{name}> may not be included in a {path.suffix} of {folder}/")
     return errors
 
 
-def is_private(parts: tuple[str, ...]) -> bool:
-    """Headers of rpc/internal are not installed, so they may see what sources may see."""
-    return parts[:2] == ("rpc", "internal")
+def installed_headers() -> set[str]:
+    """Paths from tutti/ on, as the rooms' CMakeLists.txt list them under HEADERS."""
+    headers = set()
+    for path in sorted((ROOT / "tutti").glob("*/CMakeLists.txt")):
+        text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
+        for section in re.findall(r"\bHEADERS\s+((?:[\w./]+\.h\s*)+)", text):
+            headers |= {f"{path.parent.name}/{name}" for name in section.split()}
+    return headers
+
+
+INSTALLED = installed_headers()
 
 
 def check_own_include(folder: str | None, quote: str, name: str) -> list[str]:

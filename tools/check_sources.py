@@ -11,7 +11,7 @@ REASON = "// Long because"
 
 # Folders of tests/ whose sources are built by name or by a glob of their own.
 OTHER_TEST_FOLDERS = {"support", "compile_fail", "sanitizer", "install", "fuzz", "interop", "property",
-                      "communicator"}
+                      "group"}
 
 
 def cmake_words(folder: Path) -> set[str]:

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "tutti/collectives/communicator.h"
 #include "tutti/collectives/worker_all_reduce.h"
+#include "tutti/group/communicator.h"
 
 namespace bench {
 

@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "tutti/base/log.h"
-#include "tutti/collectives/communicator.h"
-#include "tutti/collectives/host/host_link.h"
-#include "tutti/collectives/host/segment.h"
 #include "tutti/collectives/worker_all_reduce.h"
+#include "tutti/group/communicator.h"
+#include "tutti/group/shared_memory/host_link.h"
+#include "tutti/group/shared_memory/segment.h"
 
 #include "tests/fuzz/expect_only_errors.h"
 

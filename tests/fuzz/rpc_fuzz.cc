@@ -11,14 +11,15 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
-#include "tutti/rpc/internal/control_message.h"
+#include "tutti/group/rendezvous/control_message.h"
+#include "tutti/group/rendezvous/meeting_place.h"
 #include "tutti/rpc/internal/handshake.h"
-#include "tutti/rpc/internal/meeting_place.h"
 
 #include "tests/fuzz/expect_only_errors.h"
 
 namespace {
 
+using namespace tutti::internal;       // NOLINT
 using namespace tutti::rpc::internal;  // NOLINT
 
 constexpr std::string_view kSecret = "0123456789abcdef0123456789abcdef";
@@ -62,6 +63,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string waiting_for;
     parse_answer(bytes, waiting_for);
   });
-  printable(bytes);
+  tutti::printable(bytes);
   return 0;
 }

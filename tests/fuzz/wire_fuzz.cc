@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/collectives/grpc/remote_peer.h"
+#include "tutti/group/grpc/remote_peer.h"
 #include "tutti/rpc/message.h"
 
 #include "tests/fuzz/expect_only_errors.h"

@@ -15,9 +15,9 @@
 #include "tutti/base/thread.h"
 #include "tutti/cluster/resolvers/simple.h"
 #include "tutti/device/cpu_threads.h"
-#include "tutti/rpc/rendezvous.h"
+#include "tutti/group/join.h"
+#include "tutti/group/rendezvous/rendezvous.h"
 #include "tutti/strategy/in_process_cluster.h"
-#include "tutti/strategy/internal/worker_rendezvous.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
 #include "tests/support/expect_error.h"
@@ -33,10 +33,10 @@ TEST(WorkerRendezvous, EndsAtOnceIfTheFirstWorkerEndsJustAfterIt) {
   // The first worker sends the others where nobody listens, as if it had ended in between.
   const std::string gone = rpc::Server({.security = security}).address();
   const Thread rank_0("tutti/rank0", [&] {
-    rpc::RendezvousOptions options{.server = first};
+    RendezvousOptions options{.server = first};
     options.addresses = {gone, ""};
     options.job = "joining";
-    rpc::rendezvous(options);
+    rendezvous(options);
   });
   internal::WorkerRendezvousOptions options;
   options.rank = 1;

@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/collectives/backends.h"
+#include "tutti/group/connect.h"
 #include "tutti/strategy/internal/multi_worker_extended.h"
 
 #include "tests/multi_worker/shapes.h"

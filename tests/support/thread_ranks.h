@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/collectives/backends.h"
+#include "tutti/group/connect.h"
 
 namespace tutti::testing {
 

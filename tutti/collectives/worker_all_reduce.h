@@ -20,8 +20,8 @@
 
 #include <c10/util/SmallVector.h>
 
-#include "tutti/collectives/communicator.h"
 #include "tutti/collectives/reduction_tree.h"
+#include "tutti/group/communicator.h"
 
 namespace tutti {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tutti/base/mutex.h"
-#include "tutti/collectives/communicator.h"
 #include "tutti/collectives/cross_device_ops.h"
 #include "tutti/collectives/worker_all_reduce.h"
+#include "tutti/group/communicator.h"
 
 namespace tutti {
 

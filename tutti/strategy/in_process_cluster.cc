@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <exception>
-#include <random>
 #include <utility>
 
 #include "tutti/base/deadline.h"
@@ -12,11 +11,12 @@
 #include "tutti/base/mutex.h"
 #include "tutti/base/thread.h"
 #include "tutti/base/wait_word.h"
-#include "tutti/collectives/backends.h"
-#include "tutti/collectives/grpc/factory.h"
 #include "tutti/collectives/worker_cross_device_ops.h"
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
+#include "tutti/group/connect.h"
+#include "tutti/group/grpc/factory.h"
+#include "tutti/group/rendezvous/rendezvous.h"
 #include "tutti/rpc/server.h"
 #include "tutti/strategy/internal/multi_worker_extended.h"
 #include "tutti/strategy/internal/tally.h"
@@ -80,11 +80,6 @@ class Exchange {
   uint64_t complete_ TUTTI_GUARDED_BY(mutex_) = 0;  // rounds
   bool failed_ TUTTI_GUARDED_BY(mutex_) = false;
 };
-
-uint64_t random_epoch() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
 
 bool is_cancelled(const std::exception_ptr& error) {
   try {

@@ -17,8 +17,8 @@
 #include "tutti/collectives/worker_cross_device_ops.h"
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
+#include "tutti/group/join.h"
 #include "tutti/strategy/internal/multi_worker_extended.h"
-#include "tutti/strategy/internal/worker_rendezvous.h"
 #include "tutti/strategy/local_extended.h"
 #include "tutti/version.h"
 

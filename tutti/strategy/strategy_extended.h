@@ -22,7 +22,7 @@
 #include "tutti/base/function_ref.h"
 #include "tutti/collectives/cross_device_ops.h"
 #include "tutti/device/device_spec.h"
-#include "tutti/strategy/input_progress.h"
+#include "tutti/group/input_progress.h"
 #include "tutti/strategy/internal/variable_scopes.h"
 #include "tutti/values/destinations.h"
 #include "tutti/values/replica_context.h"

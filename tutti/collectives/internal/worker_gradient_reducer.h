@@ -22,9 +22,9 @@
 #include "tutti/base/mutex.h"
 #include "tutti/base/thread.h"
 #include "tutti/base/wait_word.h"
-#include "tutti/collectives/communicator.h"
 #include "tutti/collectives/gradient_reducer.h"
 #include "tutti/collectives/worker_all_reduce.h"
+#include "tutti/group/communicator.h"
 
 namespace tutti::internal {
 

@@ -12,7 +12,7 @@
 
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/collectives/worker_cross_device_ops.h"
-#include "tutti/strategy/internal/input_board.h"
+#include "tutti/group/input_board.h"
 #include "tutti/strategy/local_extended.h"
 
 namespace tutti::internal {

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/group/connect.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/device/cpu_threads.h"
+#include "tutti/group/shared_memory/host_mesh.h"
+
+namespace tutti {
+namespace {
+
+// On one machine what is sent to all peers at once shall fit into a core's cache. Between machines
+// larger parts, and several of them, hide the way.
+constexpr size_t kHostChunkBytes = 256 << 10;
+constexpr size_t kMinHostChunkBytes = 64 << 10;
+constexpr size_t kRemoteChunkBytes = 1 << 20;
+constexpr size_t kHostDepth = 2;
+constexpr size_t kRemoteDepth = 4;
+
+// What the links need as long as they live; links die first.
+struct Backends {
+  std::unique_ptr<internal::HostMesh> host;
+  std::shared_ptr<RemoteLinks> remote;
+};
+
+size_t host_chunk_bytes(int ranks) {
+  const auto peers = static_cast<size_t>(std::max(1, ranks - 1));
+  return std::max(kMinHostChunkBytes, std::bit_floor(kHostChunkBytes / peers));
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += message(text.empty() ? "" : ", ", rank);
+  return text;
+}
+
+std::string describe_links(const std::vector<int>& near, const std::vector<int>& far,
+                           const std::string& reason) {
+  const char* const why = " (its memory can be mapped)";
+  if (far.empty()) return near.empty() ? "nothing, it is alone" : message("shared memory", why);
+  if (near.empty()) return message("grpc (", reason, ")");
+  return message("shared memory for ranks ", list_of(near), ", grpc for ranks ", list_of(far), " (",
+                 reason, ")");
+}
+
+}  // namespace
+
+std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
+  const auto size = static_cast<int>(options.names.size());
+  if (options.rank < 0 || options.rank >= size || !options.gather) {
+    throw Error(ErrorCode::kInvalidArgument,
+                message("make_group: rank ", options.rank, " of ", size, " is not possible."));
+  }
+  const Deadline deadline = Deadline::after(options.connect_timeout);
+  const bool use_host = options.implementation != CommunicationImplementation::kGrpc;
+  auto backends = std::make_shared<Backends>();
+  backends->remote = options.remote;
+  if (use_host) {
+    backends->host = std::make_unique<internal::HostMesh>(internal::HostMesh::Options{
+        options.rank, size, options.epoch, kGroupChannels, options.segment_bytes});
+    backends->host->connect(options.gather, deadline);
+  }
+  std::vector<int> near;
+  std::vector<int> far;
+  std::string reason = "asked for";
+  for (int r = 0; r < size; ++r) {
+    if (r == options.rank) continue;
+    const bool reached = use_host && backends->host->reaches(r);
+    (reached ? near : far).push_back(r);
+    if (use_host && !reached) reason = message("rank ", r, ": ", backends->host->reason(r));
+  }
+  std::shared_ptr<Arena> shared;
+  if (!near.empty()) shared = std::make_shared<internal::SegmentArena>(backends->host->segment());
+  if (!far.empty() && options.implementation == CommunicationImplementation::kHost) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        message("make_group: ", options.names[static_cast<size_t>(options.rank)],
+                " cannot share memory with ", options.names[static_cast<size_t>(far[0])], ": ",
+                reason,
+                ". Use kAuto or kGrpc for workers on different machines or of other users."));
+  }
+  // Every rank must know who needs what anywhere: parts are cut alike everywhere.
+  bool any_far = false;
+  bool any_near = false;
+  const auto has = [](const std::vector<int>& ranks) { return ranks.empty() ? '0' : '1'; };
+  for (const std::string& each : options.gather(std::string{has(far), has(near)})) {
+    any_far = any_far || each.starts_with('1');
+    any_near = any_near || each.ends_with('1');
+  }
+  if (any_far) {
+    if (options.remote == nullptr) {
+      throw Error(ErrorCode::kUnavailable,
+                  message("make_group: there is no way between the ranks: ", reason, "."));
+    }
+    backends->remote->connect(far, deadline);
+  }
+  WorkerGroup::Links links(kGroupChannels);
+  for (size_t c = 0; c < kGroupChannels; ++c) {
+    links[c].resize(static_cast<size_t>(size));
+    for (const int r : near) links[c][static_cast<size_t>(r)] = backends->host->make_link(c, r);
+    for (const int r : far) links[c][static_cast<size_t>(r)] = backends->remote->make_link(c, r);
+  }
+  WorkerGroup::Options made;
+  made.rank = options.rank;
+  made.epoch = options.epoch;
+  made.names = options.names;
+  const auto threads = (near.size() + 1) * static_cast<size_t>(options.local_replicas);
+  made.wait_mode =
+      threads <= static_cast<size_t>(usable_cores()) ? WaitMode::kSpin : WaitMode::kYield;
+  made.chunk_bytes = any_far ? kRemoteChunkBytes : host_chunk_bytes(size);
+  if (any_near) made.chunk_bytes = std::min(made.chunk_bytes, internal::Segment::kStagedBytes);
+  made.depth = any_far ? kRemoteDepth : kHostDepth;
+  made.has_remote = any_far;
+  made.timeout = options.timeout;
+  made.warning = options.warning;
+  made.description = describe_links(near, far, reason);
+  return std::make_shared<WorkerGroup>(std::move(made), std::move(links), std::move(shared),
+                                       std::move(backends));
+}
+
+}  // namespace tutti

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Connects the ranks of a group: through shared memory where they run on one machine, through gRPC
+// where they do not. The one place that knows all backends, and can say what was chosen and why.
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/group/communicator.h"
+#include "tutti/values/communication_options.h"
+
+namespace tutti {
+
+/// Links to ranks that shared memory does not reach. Made by grpc/factory.h.
+class RemoteLinks {
+ public:
+  virtual ~RemoteLinks() = default;
+
+  /// All ranks call it together, each with the ranks it cannot reach otherwise.
+  virtual void connect(const std::vector<int>& ranks, const Deadline& deadline) = 0;
+  virtual std::unique_ptr<Link> make_link(size_t channel, int rank) = 0;
+};
+
+struct GroupOptions {
+  int rank = 0;
+  std::vector<std::string> names = {};  ///< Of each rank: "/job:worker/task:1 (hostB:4321)".
+  uint64_t epoch = 0;                   ///< Random, and the same on all ranks.
+  int local_replicas = 1;               ///< Threads of each rank that work at the same time.
+  CommunicationImplementation implementation = CommunicationImplementation::kAuto;
+  std::chrono::milliseconds timeout{300'000};          ///< Of every operation.
+  std::chrono::milliseconds warning{5'000};            ///< A wait so long is logged.
+  std::chrono::milliseconds connect_timeout{300'000};  ///< Of making the group.
+  size_t segment_bytes = size_t{16} << 30;             ///< Shared memory; only what is used counts.
+
+  /// Gives the text of every rank to every rank; all ranks call it together.
+  std::function<std::vector<std::string>(const std::string& mine)> gather;
+  /// May be null, if all ranks are on one machine.
+  std::shared_ptr<RemoteLinks> remote = nullptr;
+};
+
+/// Connects this rank with all others, who call it at the same time. Throws kUnavailable when a
+/// rank cannot be reached, and kInvalidArgument for options that cannot be.
+std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options);
+
+}  // namespace tutti

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The way between ranks on different machines; see grpc_links.h.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/group/connect.h"
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/server.h"
+
+namespace tutti {
+
+/// `addresses` are those of each rank's server. Peers may open their streams at once.
+std::shared_ptr<RemoteLinks> make_grpc_links(std::shared_ptr<rpc::Server> server, int rank,
+                                             uint64_t epoch, std::vector<std::string> addresses,
+                                             const rpc::ChannelOptions& options);
+
+}  // namespace tutti

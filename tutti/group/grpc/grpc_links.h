@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages between ranks on different machines: for each other rank one authenticated connection,
+// with a stream of byte buffers for each channel in each direction.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/group/connect.h"
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/server.h"
+
+namespace tutti::internal {
+
+class RemotePeer;
+
+/// See RemoteLinks. Other ranks may open their streams as soon as it is made.
+class GrpcLinks final : public RemoteLinks {
+ public:
+  struct Options {
+    int rank = 0;
+    uint64_t epoch = 0;
+    std::vector<std::string> addresses = {};  ///< Of each rank's server.
+    rpc::ChannelOptions channel = {};
+  };
+
+  GrpcLinks(std::shared_ptr<rpc::Server> server, Options options);
+  /// Says goodbye, and gives the others a moment to do the same.
+  ~GrpcLinks() override;
+  GrpcLinks(const GrpcLinks&) = delete;
+  GrpcLinks& operator=(const GrpcLinks&) = delete;
+
+  void connect(const std::vector<int>& ranks, const Deadline& deadline) override;
+  std::unique_ptr<Link> make_link(size_t channel, int rank) override;
+
+ private:
+  void await_streams(int rank, const Deadline& deadline);
+
+  const std::shared_ptr<rpc::Server> server_;
+  const Options options_;
+  std::vector<std::shared_ptr<RemotePeer>> peers_;  // of each rank
+  std::vector<int> connected_;
+};
+
+}  // namespace tutti::internal

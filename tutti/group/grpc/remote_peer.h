@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What has come from one rank on another machine, and the streams to it.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/base/mutex.h"
+#include "tutti/base/wait_word.h"
+#include "tutti/group/link.h"
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/server.h"
+
+namespace tutti::internal {
+
+/// What a message begins with on the wire.
+struct WireHead {
+  enum class Kind : uint64_t { kData, kAbort, kGoodbye };
+
+  uint64_t magic = 0;
+  Kind kind = Kind::kData;
+  MessageHead head;
+  Fingerprint fingerprint;
+};
+
+/// The head of a message, or nothing if it is none. Never reads beyond `bytes`.
+std::optional<WireHead> parse_wire_head(std::span<const std::byte> bytes);
+WireHead make_wire_head(WireHead::Kind kind, const MessageHead& head,
+                        const Fingerprint& fingerprint);
+
+/// One channel of a peer: messages that have come, in order. Thread-safe.
+class Mailbox {
+ public:
+  struct Received {
+    WireHead head;
+    std::unique_ptr<std::byte[]> bytes;
+    size_t size = 0;
+    size_t capacity = 0;
+  };
+
+  /// False: the sender shall pause until there is room.
+  bool add(const WireHead& head, const rpc::Message& message);
+
+  /// The oldest message; it stays until pop(). Null if there is none.
+  const Received* front();
+  void pop();
+
+  void set_stream(std::shared_ptr<rpc::IncomingStream> stream);
+  WaitWord& news() { return news_; }
+
+  /// The peer has opened its stream, now or before.
+  bool connected() const { return connected_.load(); }
+
+  /// The peer has said that nothing more comes on this channel.
+  void set_ended() {
+    ended_.store(true);
+    news_.bump();
+  }
+  bool ended() const { return ended_.load(); }
+
+ private:
+  Received take_buffer(size_t bytes) TUTTI_REQUIRES(mutex_);
+
+  WaitWord news_;
+  std::atomic<bool> connected_{false};
+  std::atomic<bool> ended_{false};
+  Mutex mutex_;
+  std::deque<Received> queue_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<Received> spare_ TUTTI_GUARDED_BY(mutex_);
+  size_t queued_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool paused_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<rpc::IncomingStream> stream_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Thread-safe.
+class RemotePeer {
+ public:
+  explicit RemotePeer(size_t channels) : mailboxes_(channels), streams_(channels) {}
+
+  Mailbox& mailbox(size_t channel) { return mailboxes_[channel]; }
+  size_t channels() const { return mailboxes_.size(); }
+
+  /// The first decides; one that the peer reported wins over one that was only noticed.
+  void fail(PeerFailure failure);
+  std::optional<PeerFailure> failure() const;
+
+  /// On some channel.
+  bool said_goodbye() const;
+
+  void set_channel(std::shared_ptr<rpc::Channel> channel) { channel_ = std::move(channel); }
+  void set_stream(size_t channel, std::unique_ptr<rpc::SendStream> stream) {
+    streams_[channel] = std::move(stream);
+  }
+  rpc::SendStream* stream(size_t channel) { return streams_[channel].get(); }
+
+  /// Gives the connection up: memory lent to it is free at once.
+  void abort_connection() {
+    if (channel_ != nullptr) channel_->abort();
+  }
+
+  /// A message without an operation: kAbort or kGoodbye.
+  void send_note(size_t channel, WireHead::Kind kind, ErrorCode code, const std::string& text);
+
+ private:
+  std::vector<Mailbox> mailboxes_;
+  mutable Mutex mutex_;
+  std::optional<PeerFailure> failure_ TUTTI_GUARDED_BY(mutex_);
+  std::shared_ptr<rpc::Channel> channel_;
+  std::vector<std::unique_ptr<rpc::SendStream>> streams_;
+};
+
+/// See Link.
+class GrpcLink final : public Link {
+ public:
+  GrpcLink(std::shared_ptr<RemotePeer> peer, size_t channel);
+  ~GrpcLink() override;
+
+  bool can_post() override;
+  size_t max_message_bytes() const override { return size_t{4} << 20; }
+  void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
+            Use use) override;
+  const Incoming* peek() override;
+  void pop() override;
+  bool drained() override;
+  void discard(const Deadline& patience) override;
+  uint32_t arm() override { return box_.news().load(); }
+  void park(uint32_t armed, const Deadline& until) override { box_.news().park(armed, until); }
+  void disarm() override {}
+  std::optional<PeerFailure> failure() override;
+  std::optional<PeerFailure> reported_failure() override;
+  void abort(ErrorCode code, const std::string& text) override;
+
+ private:
+  // Shared with callbacks of the network, which may outlive the link.
+  struct Flight {
+    std::atomic<size_t> messages{0};
+    std::atomic<size_t> lent{0};  // messages that lie in the caller's memory
+    std::atomic<size_t> bytes{0};
+  };
+
+  const std::shared_ptr<RemotePeer> peer_;
+  const size_t channel_;
+  Mailbox& box_;
+  const std::shared_ptr<Flight> flight_ = std::make_shared<Flight>();
+  Incoming incoming_;
+};
+
+}  // namespace tutti::internal

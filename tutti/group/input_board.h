@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How workers agree on the end of uneven data: before each step every worker tells all others how
+// many of its replicas have data, and how many rows. Several passes may be under way at once, such
+// as a training and an evaluation. What others say about a pass whose iterator was dropped here is
+// not kept.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/mutex.h"
+#include "tutti/group/communicator.h"
+#include "tutti/group/input_progress.h"
+
+namespace tutti::internal {
+
+/// Thread-safe.
+class InputBoard {
+ public:
+  explicit InputBoard(std::shared_ptr<WorkerGroup> group);
+
+  /// The sums over all workers. Throws kUnavailable when a worker is gone or does not come before
+  /// the deadline of the group, and kCancelled when the iterator was dropped.
+  InputTotals add_up(const InputProgress& progress);
+
+  /// Nobody will ask about the pass any more.
+  void forget(int64_t pass);
+
+ private:
+  using Key = std::pair<int64_t, int64_t>;  // pass, step
+  struct Note {
+    int64_t pass;
+    int64_t step;
+    int64_t replicas;  // -1: not yet
+    int64_t rows;
+    int64_t stop;
+  };
+
+  void send(const Note& note, int rank) TUTTI_REQUIRES(mutex_);
+  std::vector<Note>& notes_of(const Key& key) TUTTI_REQUIRES(mutex_);
+  void read_all() TUTTI_REQUIRES(mutex_);
+  int first_missing(const Key& key) TUTTI_REQUIRES(mutex_);
+
+  const std::shared_ptr<WorkerGroup> group_;
+  Communicator& channel_;
+  const Fingerprint fingerprint_;
+  Mutex mutex_;
+  std::map<Key, std::vector<Note>> notes_ TUTTI_GUARDED_BY(mutex_);  // of each rank
+  std::set<int64_t> forgotten_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti::internal

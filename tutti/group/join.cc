@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tutti/group/join.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/address.h"
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/base/mutex.h"
+#include "tutti/group/connect.h"
+#include "tutti/group/grpc/factory.h"
+#include "tutti/group/rendezvous/rendezvous.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr char kGatherMethod[] = "/tutti.Group/Gather";
+constexpr std::chrono::milliseconds kRetryTime{500};
+// For connections between workers that have all come, if the last came at the last moment.
+constexpr std::chrono::seconds kConnectTime{10};
+constexpr int kTriesBetweenReports = 10;
+constexpr int kRefusals = 3;
+
+// Texts of all ranks, round by round; rank 0 keeps them and answers when a round is complete.
+class GatherService {
+ public:
+  explicit GatherService(size_t ranks) : ranks_(ranks) {}
+
+  void add(uint64_t round, size_t rank, std::string text, const rpc::Reply* reply) {
+    std::vector<rpc::Reply> waiting;
+    std::string answer;
+    {
+      const MutexLock lock(mutex_);
+      Round& at = rounds_[round];
+      at.texts.resize(ranks_);
+      if (at.texts[rank].empty()) ++at.arrived;
+      at.texts[rank] = std::move(text);
+      if (reply != nullptr) at.replies.push_back(*reply);
+      if (at.arrived < ranks_) return;
+      answer =
+          nlohmann::json(at.texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+      waiting = std::move(at.replies);
+    }
+    for (const rpc::Reply& each : waiting) each.answer(answer);
+  }
+
+  // For rank 0 itself. The deadline is looked at when somebody comes, and once a second.
+  std::vector<std::string> wait(uint64_t round, const Deadline& deadline,
+                                const std::vector<std::string>& names) {
+    while (true) {
+      const uint32_t seen = news_.load();
+      {
+        const MutexLock lock(mutex_);
+        Round& at = rounds_[round];
+        if (at.arrived == ranks_) return at.texts;
+        if (deadline.passed()) {
+          std::string missing;
+          for (size_t r = 0; r < at.texts.size(); ++r) {
+            if (at.texts[r].empty()) missing += (missing.empty() ? "" : ", ") + names[r];
+          }
+          throw Error(
+              ErrorCode::kDeadlineExceeded,
+              message("MultiWorkerMirroredStrategy: did not hear from ", missing,
+                      " while the workers connected to each other. Do they still run, and "
+                      "can they reach this address? The time for it is join_timeout, at least ",
+                      kConnectTime.count(), " s."));
+        }
+      }
+      news_.park(seen, Deadline::after(std::chrono::seconds(1)));
+    }
+  }
+
+  void notify() { news_.bump(); }
+
+ private:
+  struct Round {
+    std::vector<std::string> texts;
+    size_t arrived = 0;
+    std::vector<rpc::Reply> replies;
+  };
+
+  const size_t ranks_;
+  WaitWord news_;
+  Mutex mutex_;
+  std::map<uint64_t, Round> rounds_ TUTTI_GUARDED_BY(mutex_);
+};
+
+std::vector<std::string> parse_texts(const std::string& answer, size_t ranks) {
+  const nlohmann::json json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_array() || json.size() != ranks) {
+    throw Error(ErrorCode::kUnavailable,
+                message("MultiWorkerMirroredStrategy: worker 0 did not send a text of each of ",
+                        ranks, " workers. Do all workers run the same version?"));
+  }
+  std::vector<std::string> texts;
+  for (const nlohmann::json& each : json)
+    texts.push_back(each.is_string() ? each.get<std::string>() : "");
+  return texts;
+}
+
+// The address of this machine that a peer at `towards` would see: asked of the routing table.
+std::string own_host_towards(const std::string& towards) {
+  const Address address = parse_address(towards, PortZero::kRefused);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) !=
+      0) {
+    return "";
+  }
+  std::string host;
+  for (const addrinfo* each = found; each != nullptr && host.empty(); each = each->ai_next) {
+    const int socket = ::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (socket < 0) continue;
+    sockaddr_storage mine{};
+    socklen_t size = sizeof mine;
+    char text[NI_MAXHOST] = {};
+    if (connect(socket, each->ai_addr, each->ai_addrlen) == 0 &&
+        getsockname(socket, reinterpret_cast<sockaddr*>(&mine), &size) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&mine), size, text, sizeof text, nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      host = each->ai_family == AF_INET6 ? message("[", text, "]") : std::string(text);
+    }
+    close(socket);
+  }
+  freeaddrinfo(found);
+  return host;
+}
+
+// The same. The name of a worker may not be known yet.
+std::string await_own_host(const std::string& worker, const std::string& address,
+                           const Deadline& deadline) {
+  for (int tries = 0;; ++tries) {
+    std::string host = own_host_towards(address);
+    if (!host.empty()) return host;
+    if (deadline.passed()) {
+      throw Error(ErrorCode::kUnavailable,
+                  message("MultiWorkerMirroredStrategy: ", worker, " at ", address,
+                          " cannot be found from this machine. Is the name right, and does this "
+                          "machine's name service know it?"));
+    }
+    if (tries % kTriesBetweenReports == 0) {
+      log(LogLevel::kInfo,
+          message("waiting until the name of ", worker, " (", address, ") is known"));
+    }
+    std::this_thread::sleep_for(kRetryTime);
+  }
+}
+
+// A worker that has come to the rendezvous listens; if nobody does any more, it has ended.
+std::shared_ptr<rpc::Channel> connect_to_first(const std::string& worker,
+                                               const std::string& address,
+                                               rpc::ChannelOptions options, Deadline deadline) {
+  const std::string refused = std::generic_category().message(ECONNREFUSED);
+  int in_a_row = 0;
+  options.on_waiting = [&](const std::string& why) {
+    // Of a name with several addresses, some may always refuse.
+    bool all_refuse = true;
+    for (size_t from = 0; from < why.size() && all_refuse;) {
+      const size_t end = std::min(why.find("; ", from), why.size());
+      all_refuse = why.substr(from, end - from).find(refused) != std::string::npos;
+      from = end + 2;
+    }
+    in_a_row = all_refuse ? in_a_row + 1 : 0;
+    if (in_a_row < kRefusals) return;
+    throw Error(ErrorCode::kUnavailable,
+                message("MultiWorkerMirroredStrategy: ", worker,
+                        " came to the rendezvous, but has ended before the workers were connected "
+                        "to each other. Its log says why; start the job again."));
+  };
+  return rpc::Channel::connect(address, options, deadline);
+}
+
+}  // namespace
+
+JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
+  const auto ranks = options.names.size();
+  const bool loopback =
+      std::all_of(options.addresses.begin(), options.addresses.end(),
+                  [](const std::string& each) { return each.empty() || rpc::is_loopback(each); });
+  const rpc::SecurityOptions& security = options.security;
+  // One address of several may be loopback: then all the same a secret must be given.
+  if (!security.has_certificates()) static_cast<void>(rpc::find_job_secret(security, loopback));
+
+  const Deadline deadline = Deadline::after(options.join_timeout);
+  const bool has_address = !options.own_address.empty();
+  const std::string host = has_address
+                               ? await_own_host(options.names[static_cast<size_t>(options.rank)],
+                                                options.own_address, deadline)
+                               : await_own_host(options.names[0], options.addresses[0], deadline);
+  const std::string listen = has_address ? options.own_address : host + ":0";
+  rpc::ServerOptions server_options;
+  server_options.address = listen;
+  server_options.security = security;
+  const auto server = std::make_shared<rpc::Server>(server_options);
+  const auto gathers = std::make_shared<GatherService>(ranks);
+  if (options.rank == 0) {
+    server->handle_deferred(kGatherMethod, [gathers, ranks](const rpc::Caller&,
+                                                            std::string_view request,
+                                                            const rpc::Reply& reply) {
+      const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
+      if (!json.is_array() || json.size() != 3 || !json[0].is_number_unsigned() ||
+          !json[1].is_number_unsigned() || json[1].get<size_t>() >= ranks || !json[2].is_string()) {
+        reply.fail(Error(ErrorCode::kInvalidArgument, "Gather: the request makes no sense."));
+        return;
+      }
+      gathers->add(json[0].get<uint64_t>(), json[1].get<size_t>(), json[2].get<std::string>(),
+                   &reply);
+      gathers->notify();
+    });
+  }
+
+  rpc::ChannelOptions channel_options;
+  channel_options.security = security;
+  RendezvousOptions meeting{.server = *server};
+  meeting.rank = options.rank;
+  meeting.addresses = options.addresses;
+  meeting.addresses[static_cast<size_t>(options.rank)] =
+      options.own_address.empty() ? server->address() : options.own_address;
+  meeting.job = options.job;
+  meeting.facts = options.facts;
+  meeting.info = options.info;
+  meeting.timeout = options.join_timeout;
+  meeting.deadline = deadline;
+  meeting.channel = channel_options;
+  const Membership members = rendezvous(meeting);
+  const Deadline soon =
+      Deadline::at(std::max(deadline.when(), Deadline::after(kConnectTime).when()));
+  std::shared_ptr<rpc::Channel> to_first;
+  if (options.rank != 0) {
+    to_first = connect_to_first(message(options.names[0], " (", members.addresses[0], ")"),
+                                members.addresses[0], channel_options, soon);
+  }
+  GroupOptions group;
+  group.rank = options.rank;
+  for (size_t r = 0; r < ranks; ++r) {
+    group.names.push_back(message(options.names[r], " (", members.addresses[r], ")"));
+  }
+  group.epoch = members.epoch;
+  group.local_replicas = options.local_replicas;
+  group.implementation = options.implementation;
+  group.timeout = options.timeout;
+  group.warning = options.warning;
+  group.connect_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(soon.when() - Deadline::Clock::now());
+  uint64_t round = 0;
+  group.gather = [&](const std::string& mine) {
+    ++round;
+    // Never empty, so that an empty one is one that has not come.
+    const std::string text = "=" + mine;
+    std::vector<std::string> texts;
+    if (options.rank == 0) {
+      gathers->add(round, 0, text, nullptr);
+      texts = gathers->wait(round, soon, group.names);
+    } else {
+      const nlohmann::json request = {round, options.rank, text};
+      texts = parse_texts(to_first->call(kGatherMethod, request.dump(), soon), ranks);
+    }
+    for (std::string& each : texts) each.erase(0, 1);
+    return texts;
+  };
+  group.remote =
+      make_grpc_links(server, options.rank, members.epoch, members.addresses, channel_options);
+  return {make_group(group), members.info};
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rank 0 of a rendezvous: who has come, whether all agree, what each is told.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/mutex.h"
+#include "tutti/base/wait_word.h"
+#include "tutti/group/rendezvous/rendezvous.h"
+#include "tutti/rpc/server.h"
+
+namespace tutti::internal {
+
+inline constexpr const char* kJoinMethod = "rendezvous.join";
+
+/// What one process brings. Plain data.
+struct Member {
+  int rank = 0;
+  int world = 0;
+  std::string job;
+  std::string instance;  ///< random: tells a second process from a second message
+  std::string address;
+  std::map<std::string, std::string> facts;
+  std::map<std::string, std::string> info;
+};
+
+std::string print_member(const Member& member);
+/// kInvalidArgument if the text is none.
+Member parse_member(std::string_view text);
+
+/// The answer to a join that is complete; nothing if the others are still awaited.
+std::optional<Membership> parse_answer(std::string_view text, std::string& waiting_for);
+
+/// "worker 2 of 4 (hostC:4321)"
+std::string describe(const std::string& noun, int rank, int world, const std::string& address);
+
+/// kFailedPrecondition if `address` is loopback although one of the others is not.
+void check_reachable(const std::string& who, const std::string& address,
+                     const std::vector<std::string>& others);
+
+/// Shared by the waiting thread of rank 0 and the handler of its server. Thread-safe.
+class MeetingPlace {
+ public:
+  MeetingPlace(const RendezvousOptions& options, Member own);
+
+  /// A process has come, or asks again.
+  void join(const std::string& request, const rpc::Reply& reply);
+  /// Waits until all are there and returns the result, or throws what all get. `server` is the one
+  /// that they come to.
+  Membership wait(const rpc::Server& server, Deadline deadline);
+
+ private:
+  struct Seat {
+    Member member;
+    std::optional<rpc::Reply> reply = {};
+    bool told = false;                       ///< has got the final answer
+    Deadline back_by = Deadline::forever();  ///< when it must have asked again
+  };
+
+  void check_member(const Member& member);
+  void seat(const Member& member, const rpc::Reply& reply) TUTTI_REQUIRES(mutex_);
+  void forget_the_gone() TUTTI_REQUIRES(mutex_);
+  void compare_facts(const Member& member) TUTTI_REQUIRES(mutex_);
+  bool all_here() const TUTTI_REQUIRES(mutex_);
+  bool all_told() const TUTTI_REQUIRES(mutex_);
+  void answer_all() TUTTI_REQUIRES(mutex_);
+  void answer_waiting() TUTTI_REQUIRES(mutex_);
+  void conclude() TUTTI_REQUIRES(mutex_);
+  std::string missing() const TUTTI_REQUIRES(mutex_);
+  Error too_late(const rpc::Server& server) const TUTTI_REQUIRES(mutex_);
+  void report_and_wait(Deadline deadline);
+  void linger(Deadline deadline);
+
+  const std::string job_;
+  const std::string noun_;
+  const std::vector<std::string> known_;  ///< addresses as given, perhaps empty
+  const std::chrono::milliseconds report_interval_;
+  const std::chrono::milliseconds timeout_;
+  const int world_;
+  WaitWord changed_;
+  mutable Mutex mutex_;
+  std::map<int, Seat> seats_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Membership> result_ TUTTI_GUARDED_BY(mutex_);
+  std::string last_refusal_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages between ranks of one machine, through their segments (segment.h).
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tutti/device/arena.h"
+#include "tutti/group/link.h"
+#include "tutti/group/shared_memory/segment.h"
+
+namespace tutti::internal {
+
+/// Tells whether a process is still there, by the socket its segment came through. Thread-safe.
+class PeerSocket {
+ public:
+  explicit PeerSocket(int descriptor) : descriptor_(descriptor) {}
+  ~PeerSocket();
+  PeerSocket(const PeerSocket&) = delete;
+  PeerSocket& operator=(const PeerSocket&) = delete;
+
+  bool hung_up() const;
+
+ private:
+  const int descriptor_;
+};
+
+/// See Link.
+class HostLink final : public Link {
+ public:
+  HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs, size_t channel,
+           int my_rank, int their_rank, std::shared_ptr<const PeerSocket> socket);
+
+  bool can_post() override;
+  size_t max_message_bytes() const override { return Segment::kStagedBytes; }
+  void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
+            Use use) override;
+  const Incoming* peek() override;
+  void pop() override;
+  bool drained() override;
+  uint32_t arm() override;
+  void park(uint32_t armed, const Deadline& until) override;
+  void disarm() override;
+  std::optional<PeerFailure> failure() override;
+  std::optional<PeerFailure> reported_failure() override;
+  void abort(ErrorCode code, const std::string& text) override;
+  bool shares_memory() const override { return true; }
+  bool reaches(const void* memory) const override { return mine_->contains(memory); }
+
+ private:
+  uint32_t consumed_by_peer() const { return peer_consumed_.load(std::memory_order_seq_cst); }
+  uint64_t stage(size_t slot, size_t bytes);
+  void wake_peer();
+  void look_at(const HostSlot& slot);
+
+  const std::shared_ptr<Segment> mine_;
+  const std::shared_ptr<const Segment> theirs_;
+  const int their_rank_;
+  const std::shared_ptr<const PeerSocket> socket_;
+  HostSlot* const outgoing_;                         // the ring of this rank for the peer
+  const HostSlot* const arriving_;                   // the ring of the peer for this rank
+  const size_t staged_offset_;                       // of the first slot of outgoing_
+  std::array<size_t, Segment::kSlots> staged_ = {};  // of each slot: bytes of its memory in use
+  std::atomic<uint32_t>& consumed_;                  // by this rank
+  const std::atomic<uint32_t>& peer_consumed_;
+  uint32_t posted_ = 0;
+  uint32_t popped_ = 0;
+  uint32_t known_consumed_ = 0;
+  // Sequence + 1 of the last message whose bytes lie in the caller's memory.
+  uint32_t last_shared_ = 0;
+  bool has_shared_ = false;
+  bool looked_ = false;  // incoming_ is the message after popped_
+  Incoming incoming_;
+};
+
+/// Memory of a segment, and of the heap when there is no more. Thread-safe.
+class SegmentArena final : public Arena {
+ public:
+  explicit SegmentArena(std::shared_ptr<Segment> segment) : segment_(std::move(segment)) {}
+
+ private:
+  std::shared_ptr<void> do_allocate(size_t bytes) override;
+
+  std::shared_ptr<Segment> segment_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Finds out which ranks run on this machine and maps their segments: each rank offers its segment
+// through a local socket, and whoever can take it and map it is on the same machine.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/group/shared_memory/host_link.h"
+#include "tutti/group/shared_memory/segment.h"
+
+namespace tutti::internal {
+
+/// Gives the text of every rank to every rank; all call it together.
+using GatherFn = std::function<std::vector<std::string>(const std::string& mine)>;
+
+/// The segments of a group, as one rank sees them. Not thread-safe; the links are independent of
+/// it.
+class HostMesh {
+ public:
+  struct Options {
+    int rank = 0;
+    int size = 1;
+    uint64_t epoch = 0;
+    size_t channels = 0;
+    size_t segment_bytes = size_t{16} << 30;
+  };
+
+  explicit HostMesh(const Options& options);
+  ~HostMesh();
+  HostMesh(const HostMesh&) = delete;
+  HostMesh& operator=(const HostMesh&) = delete;
+
+  /// All ranks call it together. Afterwards reaches() is known.
+  void connect(const GatherFn& gather, const Deadline& deadline);
+
+  /// Whether the rank is on this machine; symmetric.
+  bool reaches(int rank) const { return reached_[static_cast<size_t>(rank)]; }
+  /// Why not; empty if it is.
+  const std::string& reason(int rank) const { return reasons_[static_cast<size_t>(rank)]; }
+
+  std::unique_ptr<Link> make_link(size_t channel, int rank) const;
+  /// Null where the system gives no shared memory: then no rank is reached.
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+
+ private:
+  struct Hello;
+
+  void listen_locally();
+  int connect_to(const std::string& name) const;
+  void accept_from(const std::vector<bool>& expected, const Deadline& deadline);
+  void send_segment(int socket) const;
+  void receive_segment(int socket, int rank, const Deadline& deadline);
+  int receive_descriptor(int socket, int* rank, const Deadline& deadline) const;
+  void map_segment(int descriptor, int rank);
+
+  const Options options_;
+  std::shared_ptr<Segment> segment_;
+  std::string socket_name_;
+  std::string problem_;  // why there is no segment
+  int listener_ = -1;
+  std::vector<int> sockets_;  // of each rank, until the links own them
+  std::vector<std::shared_ptr<const PeerSocket>> peers_;
+  std::vector<std::shared_ptr<const Segment>> segments_;
+  std::vector<bool> reached_;
+  std::vector<std::string> reasons_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank's memory that the other ranks of its machine can read: rings of messages for each of them,
+// and room for tensors. Only its own process writes it; others map it read-only. A segment belongs
+// to one epoch of one group and vanishes with it.
+//
+//   | Header | Consumed[channel][rank] | Ring[channel][rank] ... | tensors ...
+//
+// Sender: writes slot n % kSlots of the ring for the receiver, then its `ready` = n + 1. Receiver:
+// sees ready == n + 1, reads, then writes Consumed[channel][sender] = n + 1 in its own segment,
+// which lets the sender use the slot again. Whoever sleeps counts itself in its own
+// Header::sleepers; whoever has news for others looks at theirs, and if somebody sleeps bumps its
+// own Header::bell and wakes.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/mutex.h"
+#include "tutti/group/link.h"
+#include "tutti/group/operation.h"
+
+namespace tutti::internal {
+
+/// What describes a message in a ring. The first line is all that a receiver reads if all is well.
+struct alignas(64) HostSlot {
+  static constexpr size_t kInlineBytes = 16;
+
+  std::atomic<uint32_t> ready;  ///< Sequence + 1 of the message in it, modulo 2^32.
+  uint32_t is_inline;
+  MessageHead head;
+  uint64_t bytes;
+  std::byte inline_bytes[kInlineBytes];
+  uint64_t offset;  ///< Of the bytes in the segment, unless they are inline.
+  Fingerprint fingerprint;
+};
+static_assert(sizeof(HostSlot) == 192);
+
+/// Thread-safe where it says so.
+class Segment {
+ public:
+  static constexpr size_t kSlots = 8;
+  static constexpr size_t kStagedBytes = 512 << 10;  ///< Of each slot, for bytes that are copied.
+
+  struct Layout {
+    size_t channels = 0;
+    size_t ranks = 0;
+    size_t bytes = 0;  ///< Of the whole segment; pages that nobody touches cost nothing.
+
+    size_t ring_bytes() const;
+    size_t consumed_offset(size_t channel, size_t rank) const;
+    size_t ring_offset(size_t channel, size_t rank) const;
+    size_t tensors_offset() const;
+  };
+
+  /// A new segment of this process. Throws kUnavailable when the system gives no memory.
+  static std::shared_ptr<Segment> create(uint64_t epoch, int rank, const Layout& layout);
+
+  /// That of another rank, from the descriptor it sent; it is not kept. A segment of this process
+  /// is not mapped again. Throws kFailedPrecondition when it is not what it should be.
+  static std::shared_ptr<const Segment> attach(int descriptor, uint64_t epoch, int rank,
+                                               const Layout& layout);
+
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  const Layout& layout() const { return layout_; }
+  const std::byte* data() const { return data_; }
+  std::byte* data() { return data_; }
+  bool contains(const void* memory) const {
+    const auto* at = static_cast<const std::byte*>(memory);
+    return at >= data_ && at < data_ + layout_.bytes;
+  }
+
+  const std::atomic<uint32_t>& consumed(size_t channel, size_t rank) const;
+  std::atomic<uint32_t>& consumed(size_t channel, size_t rank);
+  const HostSlot& slot(size_t channel, size_t rank, uint64_t sequence) const;
+  HostSlot& slot(size_t channel, size_t rank, uint64_t sequence);
+  size_t staged_offset(size_t channel, size_t rank, uint64_t sequence) const;
+
+  // ---- sleeping; see the top of the file
+
+  void add_sleeper(int count);
+  bool has_sleepers() const;
+  uint32_t bell() const;
+  void ring_bell();
+  /// Until the bell of this segment, which may be another rank's, is not `seen`.
+  void wait_for_bell(uint32_t seen, const Deadline& until) const;
+
+  // ---- the end
+
+  enum class State : uint32_t { kOpen, kLeft, kAborted };
+
+  /// Says why this rank gives up, for all peers. The first call decides. Thread-safe.
+  void set_failure(State state, ErrorCode code, const std::string& text);
+  std::optional<PeerFailure> failure() const;
+
+  // ---- tensors
+
+  /// Memory among the tensors, aligned to a page; null when there is no more. Thread-safe.
+  void* allocate(size_t bytes);
+  void release(void* memory, size_t bytes);
+
+ private:
+  struct Header;
+  class FreeList;
+
+  Segment(int descriptor, std::byte* data, const Layout& layout, bool mine);
+
+  const Header& header() const;
+  Header& header();
+
+  const int descriptor_;
+  std::byte* const data_;
+  const Layout layout_;
+  const bool mine_;
+  std::unique_ptr<FreeList> free_;
+};
+
+}  // namespace tutti::internal
