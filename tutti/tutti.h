@@ -20,7 +20,7 @@
 #include "tutti/collectives/gradient_reducer.h"
 #include "tutti/collectives/hierarchical_copy_all_reduce.h"
 #include "tutti/collectives/host_all_reduce.h"
-#include "tutti/collectives/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
 #include "tutti/collectives/packing.h"
 #include "tutti/collectives/reduction_to_one_device.h"
 #include "tutti/collectives/reduction_tree.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/internal/nccl_plan.h"
+#include "tutti/collectives/nccl/nccl_plan.h"
 
 #include <vector>
 

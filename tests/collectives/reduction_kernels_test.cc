@@ -2,7 +2,7 @@
 //
 // The kernels for every x86-64 and those for AVX2 give the same bits, key by key.
 
-#include "tutti/collectives/internal/reduction_kernels.h"
+#include "tutti/collectives/kernels/reduction_kernels.h"
 
 #include <array>
 #include <cstring>

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/collectives/host_all_reduce.h"
-#include "tutti/collectives/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
 #include "tutti/collectives/reduction_to_one_device.h"
 
 #include "tests/support/expect_error.h"

@@ -10,7 +10,7 @@
 #include "tutti/base/thread.h"
 #include "tutti/collectives/hierarchical_copy_all_reduce.h"
 #include "tutti/collectives/host_all_reduce.h"
-#include "tutti/collectives/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
 #include "tutti/collectives/reduction_to_one_device.h"
 #include "tutti/collectives/reduction_tree.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
 
 #include <cstdlib>
 #include <latch>

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/collectives/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
 
 #include "tests/support/expect_error.h"
 #include "tests/support/nccl_fixture.h"

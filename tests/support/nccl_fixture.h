@@ -18,8 +18,8 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/thread.h"
-#include "tutti/collectives/internal/nccl_engine.h"
-#include "tutti/collectives/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_engine.h"
 
 #include "tests/support/fake_gpus.h"
 #include "tests/support/nccl_standin/nccl_standin.h"

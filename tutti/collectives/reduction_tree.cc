@@ -24,7 +24,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "tutti/base/error.h"
-#include "tutti/collectives/internal/reduction_kernels.h"
+#include "tutti/collectives/kernels/reduction_kernels.h"
 #include "tutti/nest/leaf.h"
 
 namespace tutti {

@@ -8,7 +8,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/mutex.h"
 #include "tutti/collectives/host_all_reduce.h"
-#include "tutti/collectives/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
 #include "tutti/collectives/reduction_to_one_device.h"
 #include "tutti/device/device_scope.h"
 

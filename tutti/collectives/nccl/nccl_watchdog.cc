@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/internal/nccl_watchdog.h"
+#include "tutti/collectives/nccl/nccl_watchdog.h"
 
 #include <utility>
 

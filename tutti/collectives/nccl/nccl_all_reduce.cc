@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/nccl_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
 
 #include <chrono>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/collectives/internal/host_batch.h"
-#include "tutti/collectives/internal/nccl_engine.h"
+#include "tutti/collectives/nccl/nccl_engine.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/internal/nccl_share.h"
+#include "tutti/collectives/nccl/nccl_share.h"
 
 #include <cstddef>
 #include <cstdint>

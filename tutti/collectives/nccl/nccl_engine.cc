@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/internal/nccl_engine.h"
+#include "tutti/collectives/nccl/nccl_engine.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/collectives/internal/nccl_share.h"
+#include "tutti/collectives/nccl/nccl_share.h"
 
 namespace tutti::internal {
 

@@ -10,9 +10,9 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/collectives/cross_device_ops.h"
-#include "tutti/collectives/internal/nccl_group.h"
-#include "tutti/collectives/internal/nccl_plan.h"
-#include "tutti/collectives/internal/nccl_team.h"
+#include "tutti/collectives/nccl/nccl_group.h"
+#include "tutti/collectives/nccl/nccl_plan.h"
+#include "tutti/collectives/nccl/nccl_team.h"
 
 namespace tutti::internal {
 

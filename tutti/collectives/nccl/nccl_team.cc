@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/internal/nccl_team.h"
+#include "tutti/collectives/nccl/nccl_team.h"
 
 #include <utility>
 

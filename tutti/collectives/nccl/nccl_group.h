@@ -15,7 +15,7 @@
 
 #include "tutti/base/mutex.h"
 #include "tutti/base/wait_word.h"
-#include "tutti/collectives/internal/nccl_library.h"
+#include "tutti/collectives/nccl/nccl_library.h"
 
 namespace tutti::internal {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/collectives/internal/nccl_plan.h"
+#include "tutti/collectives/nccl/nccl_plan.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/collectives/internal/nccl_group.h"
+#include "tutti/collectives/nccl/nccl_group.h"
 #include "tutti/collectives/reduction_tree.h"
 
 namespace tutti::internal {

@@ -14,11 +14,11 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/mutex.h"
 #include "tutti/collectives/cross_device_ops.h"
-#include "tutti/collectives/internal/nccl_group.h"
-#include "tutti/collectives/internal/nccl_library.h"
-#include "tutti/collectives/internal/nccl_plan.h"
-#include "tutti/collectives/internal/nccl_team.h"
-#include "tutti/collectives/internal/nccl_watchdog.h"
+#include "tutti/collectives/nccl/nccl_group.h"
+#include "tutti/collectives/nccl/nccl_library.h"
+#include "tutti/collectives/nccl/nccl_plan.h"
+#include "tutti/collectives/nccl/nccl_team.h"
+#include "tutti/collectives/nccl/nccl_watchdog.h"
 
 namespace tutti::internal {
 

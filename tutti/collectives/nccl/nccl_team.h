@@ -23,7 +23,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/mutex.h"
 #include "tutti/base/wait_word.h"
-#include "tutti/collectives/internal/nccl_group.h"
+#include "tutti/collectives/nccl/nccl_group.h"
 
 namespace tutti::internal {
 

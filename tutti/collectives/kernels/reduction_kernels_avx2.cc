@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #define TUTTI_KERNEL_LOOKUP find_kernel_avx2
-#include "tutti/collectives/internal/reduction_kernels.inc"
+#include "tutti/collectives/kernels/reduction_kernels.inc"
