@@ -14,7 +14,7 @@
 
 #include <torch/torch.h>
 
-#include "tutti/train/distributed_optimizer.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 #include "tutti/train/replicated.h"
 #include "tutti/tutti.h"
 

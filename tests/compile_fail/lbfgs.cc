@@ -2,7 +2,7 @@
 //
 // LBFGS evaluates the loss several times in a step.
 
-#include "tutti/train/distributed_optimizer.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 
 void wrong(const tutti::Replicated<torch::nn::Module>& model) {
   tutti::DistributedOptimizer<torch::optim::LBFGS> optimizer(model, torch::optim::LBFGSOptions());

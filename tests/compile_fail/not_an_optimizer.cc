@@ -2,7 +2,7 @@
 //
 // A class that is no optimizer of torch::optim.
 
-#include "tutti/train/distributed_optimizer.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 
 struct Mine {};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/distributed_optimizer.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -18,8 +18,8 @@
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
-#include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loss.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 
 #include "tests/train/train_twins.h"
 

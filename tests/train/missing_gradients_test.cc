@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loss.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 
 #include "tests/support/log_capture.h"
 #include "tests/train/train_twins.h"

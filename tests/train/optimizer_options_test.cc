@@ -21,8 +21,8 @@
 #include "tutti/collectives/reduction_to_one_device.h"
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
-#include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loss.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 
 #include "tests/support/expect_error.h"
 #include "tests/train/train_twins.h"

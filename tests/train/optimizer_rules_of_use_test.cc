@@ -18,8 +18,8 @@
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
-#include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loss.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"

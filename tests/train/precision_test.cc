@@ -10,9 +10,9 @@
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/train/autocast.h"
-#include "tutti/train/distributed_optimizer.h"
-#include "tutti/train/grad_scaler.h"
 #include "tutti/train/loss.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
+#include "tutti/train/optimizer/grad_scaler.h"
 
 #include "tests/support/expect_error.h"
 

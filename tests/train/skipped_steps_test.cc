@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/train/distributed_optimizer.h"
-#include "tutti/train/grad_scaler.h"
 #include "tutti/train/loss.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
+#include "tutti/train/optimizer/grad_scaler.h"
 
 #include "tests/support/expect_error.h"
 #include "tests/train/train_twins.h"

@@ -15,8 +15,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loss.h"
+#include "tutti/train/optimizer/distributed_optimizer.h"
 
 #include "tests/support/tensors.h"
 #include "tests/train/train_strategies.h"

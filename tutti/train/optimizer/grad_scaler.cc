@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/grad_scaler.h"
+#include "tutti/train/optimizer/grad_scaler.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/train/internal/work_request.h"
+#include "tutti/train/optimizer/work_request.h"
 
 namespace tutti {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "tutti/collectives/gradient_reducer.h"
 #include "tutti/train/internal/autograd_node.h"
-#include "tutti/train/internal/flat_parameters.h"
+#include "tutti/train/optimizer/flat_parameters.h"
 
 namespace tutti::internal {
 

@@ -10,11 +10,11 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/train/internal/flat_parameters.h"
-#include "tutti/train/internal/flat_state.h"
-#include "tutti/train/internal/gradient_buckets.h"
-#include "tutti/train/internal/sparse_parameters.h"
-#include "tutti/train/optimizer_core.h"
+#include "tutti/train/optimizer/flat_parameters.h"
+#include "tutti/train/optimizer/flat_state.h"
+#include "tutti/train/optimizer/gradient_buckets.h"
+#include "tutti/train/optimizer/optimizer_core.h"
+#include "tutti/train/optimizer/sparse_parameters.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/internal/sparse_parameters.h"
+#include "tutti/train/optimizer/sparse_parameters.h"
 
 #include <algorithm>
 #include <cstring>
@@ -18,7 +18,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
-#include "tutti/train/internal/flat_kernels.h"
+#include "tutti/train/optimizer/flat_kernels.h"
 
 namespace tutti::internal {
 namespace {

@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/train/internal/flat_kernels.h"
-#include "tutti/train/internal/flat_parameters.h"
-#include "tutti/train/internal/flat_state.h"
-#include "tutti/train/internal/name_lists.h"
-#include "tutti/train/optimizer_core.h"
+#include "tutti/train/optimizer/flat_kernels.h"
+#include "tutti/train/optimizer/flat_parameters.h"
+#include "tutti/train/optimizer/flat_state.h"
+#include "tutti/train/optimizer/name_lists.h"
+#include "tutti/train/optimizer/optimizer_core.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/torch_rules.h"
+#include "tutti/train/optimizer/torch_rules.h"
 
 #include <tuple>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/internal/flat_parameters.h"
+#include "tutti/train/optimizer/flat_parameters.h"
 
 #include <utility>
 

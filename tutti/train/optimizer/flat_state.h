@@ -14,7 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tutti/device/arena.h"
-#include "tutti/train/internal/flat_parameters.h"
+#include "tutti/train/optimizer/flat_parameters.h"
 #include "tutti/update_rules/update_rule.h"
 
 namespace tutti::internal {

@@ -14,7 +14,7 @@
 
 #include "tutti/collectives/gradient_reducer.h"
 #include "tutti/device/arena.h"
-#include "tutti/train/parameter_layout.h"
+#include "tutti/train/optimizer/parameter_layout.h"
 #include "tutti/train/replicated_modules.h"
 
 namespace tutti::internal {

@@ -18,7 +18,7 @@
 
 #include "tutti/base/call_site.h"
 #include "tutti/strategy/strategy.h"
-#include "tutti/train/optimizer_options.h"
+#include "tutti/train/optimizer/optimizer_options.h"
 
 namespace tutti {
 

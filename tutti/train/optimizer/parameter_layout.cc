@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/parameter_layout.h"
+#include "tutti/train/optimizer/parameter_layout.h"
 
 #include <algorithm>
 

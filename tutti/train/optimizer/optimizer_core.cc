@@ -11,7 +11,7 @@
 // Whether there are one or three is the same on all replicas: it depends on options and on flags
 // that are set before a replica comes to the first meeting.
 
-#include "tutti/train/optimizer_core.h"
+#include "tutti/train/optimizer/optimizer_core.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,15 +22,15 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/train/internal/flat_kernels.h"
-#include "tutti/train/internal/flat_parameters.h"
-#include "tutti/train/internal/flat_state.h"
-#include "tutti/train/internal/gradient_buckets.h"
-#include "tutti/train/internal/name_lists.h"
-#include "tutti/train/internal/sparse_parameters.h"
 #include "tutti/train/internal/weights.h"
-#include "tutti/train/internal/work_request.h"
 #include "tutti/train/loss.h"
+#include "tutti/train/optimizer/flat_kernels.h"
+#include "tutti/train/optimizer/flat_parameters.h"
+#include "tutti/train/optimizer/flat_state.h"
+#include "tutti/train/optimizer/gradient_buckets.h"
+#include "tutti/train/optimizer/name_lists.h"
+#include "tutti/train/optimizer/sparse_parameters.h"
+#include "tutti/train/optimizer/work_request.h"
 
 namespace tutti {
 

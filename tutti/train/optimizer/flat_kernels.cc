@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/internal/flat_kernels.h"
+#include "tutti/train/optimizer/flat_kernels.h"
 
 #include <array>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/internal/work_request.h"
+#include "tutti/train/optimizer/work_request.h"
 
 #include "tutti/base/error.h"
 

@@ -26,10 +26,10 @@
 #include <torch/optim/optimizer.h>
 
 #include "tutti/base/call_site.h"
-#include "tutti/train/optimizer_core.h"
-#include "tutti/train/optimizer_options.h"
+#include "tutti/train/optimizer/optimizer_core.h"
+#include "tutti/train/optimizer/optimizer_options.h"
+#include "tutti/train/optimizer/torch_rules.h"
 #include "tutti/train/replicated.h"
-#include "tutti/train/torch_rules.h"
 
 namespace tutti {
 

@@ -19,7 +19,7 @@
 
 #include "tutti/base/call_site.h"
 #include "tutti/base/mutex.h"
-#include "tutti/train/optimizer_options.h"
+#include "tutti/train/optimizer/optimizer_options.h"
 #include "tutti/train/replicated_modules.h"
 #include "tutti/update_rules/update_rule.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/internal/gradient_buckets.h"
+#include "tutti/train/optimizer/gradient_buckets.h"
 
 #include <algorithm>
 #include <cstring>

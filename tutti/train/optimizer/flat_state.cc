@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/train/internal/flat_state.h"
+#include "tutti/train/optimizer/flat_state.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include <c10/core/AutogradState.h>
 
-#include "tutti/train/internal/flat_kernels.h"
+#include "tutti/train/optimizer/flat_kernels.h"
 
 namespace tutti::internal {
 namespace {
