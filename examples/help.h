@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include <tutti/strategy/make_strategy.h>
+#include <tutti/program/make_strategy.h>
 
 /// Whether the program was called with --help. It has printed the text then.
 inline bool printed_help(int argc, char** argv, const char* what) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/strategy/make_strategy.h"
+#include "tutti/program/make_strategy.h"
 
 #include <unistd.h>
 
