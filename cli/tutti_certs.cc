@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/rpc/tls.h"
+#include "cli/certificates.h"
 
 namespace {
 
@@ -72,13 +72,13 @@ int run(const std::vector<std::string>& arguments) {
   if (hosts.empty() || out.empty() || number < 1) {
     return wrong_usage("--hosts and --out are needed, and --days must be a number");
   }
-  std::vector<tutti::rpc::TaskCertificate> tasks;
+  std::vector<tutti::cli::TaskCertificate> tasks;
   for (const std::string& host : split(hosts, ',')) {
     const std::vector<std::string> names = split(host, '+');
     if (names.empty()) return wrong_usage("--hosts has an empty host");
     tasks.push_back({.name = file_name(names[0]), .hosts = names});
   }
-  tutti::rpc::make_throwaway_ca(out, tasks, std::chrono::hours(24 * number));
+  tutti::cli::make_throwaway_ca(out, tasks, std::chrono::hours(24 * number));
   std::printf("tutti-certs: wrote %s/ca.pem and the files of %zu hosts.\n", out.c_str(),
               tasks.size());
   return 0;

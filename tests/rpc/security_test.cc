@@ -20,8 +20,8 @@
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/internal/sockets.h"
 #include "tutti/rpc/server.h"
-#include "tutti/rpc/tls.h"
 
+#include "cli/certificates.h"
 #include "tests/rpc/rpc_fixture.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"
@@ -30,6 +30,8 @@
 namespace tutti::rpc::security_test {
 
 using namespace tutti::rpc::test;  // NOLINT
+using cli::certificates_in;
+using cli::make_throwaway_ca;
 using tutti::test::TempFolder;
 
 /// Sets a variable of the environment, and puts the old value back.

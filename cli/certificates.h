@@ -11,7 +11,7 @@
 
 #include "tutti/rpc/security.h"
 
-namespace tutti::rpc {
+namespace tutti::cli {
 
 /// One process, or one machine, of a job.
 struct TaskCertificate {
@@ -27,6 +27,6 @@ void make_throwaway_ca(const std::string& folder, const std::vector<TaskCertific
                        std::chrono::hours validity = std::chrono::hours(24 * 30));
 
 /// The files of one task in such a folder, as SecurityOptions.
-SecurityOptions certificates_in(const std::string& folder, const std::string& name);
+rpc::SecurityOptions certificates_in(const std::string& folder, const std::string& name);
 
-}  // namespace tutti::rpc
+}  // namespace tutti::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/rpc/tls.h"
+#include "cli/certificates.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -24,9 +24,8 @@
 #include <openssl/x509v3.h>
 
 #include "tutti/base/error.h"
-#include "tutti/rpc/internal/sockets.h"
 
-namespace tutti::rpc {
+namespace tutti::cli {
 namespace {
 
 struct FreeOpenssl {
@@ -91,13 +90,15 @@ std::string to_pem(const Write& write) {
 }
 
 void write_new_file(const std::filesystem::path& path, const std::string& text, mode_t mode) {
-  const internal::FileDescriptor fd(
-      open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
-  if (!fd.is_open() ||
-      write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+  const bool written =
+      fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int code = errno;
+  if (fd >= 0) close(fd);
+  if (!written) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message("make_throwaway_ca: cannot write ", path.string(), ": ",
-                        std::generic_category().message(errno), ". Give a new folder."));
+                        std::generic_category().message(code), ". Give a new folder."));
   }
 }
 
@@ -185,11 +186,11 @@ void make_throwaway_ca(const std::string& folder, const std::vector<TaskCertific
   }
 }
 
-SecurityOptions certificates_in(const std::string& folder, const std::string& name) {
+rpc::SecurityOptions certificates_in(const std::string& folder, const std::string& name) {
   const std::filesystem::path path(folder);
   return {.ca_file = path / "ca.pem",
           .certificate_file = path / (name + ".pem"),
           .key_file = path / (name + ".key")};
 }
 
-}  // namespace tutti::rpc
+}  // namespace tutti::cli
