@@ -74,6 +74,7 @@ std::optional<AutoShardPolicy> resolved(const Pipeline& pipeline, const Job& job
     return job.policy;
   }
   const bool may_fall_back = job.policy == AutoShardPolicy::kAuto;
+  if (!may_fall_back && job.workers == 1) return AutoShardPolicy::kFile;  // nothing to divide
   bool by_file = true;
   for (const Source& source : branches_of(pipeline)) {
     const auto files = static_cast<int>(source.sizes.size());

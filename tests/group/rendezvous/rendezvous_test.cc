@@ -199,9 +199,9 @@ TEST(Rendezvous, AMissingWorkerThatWasTurnedAwayIsAnErrorThatSaysWhy) {
   }
   by_secret.expect_error(0, ErrorCode::kDeadlineExceeded,
                          {"worker 1 of 2", "did not come within 0.5 s",
-                          "turned away is a connection from 127.0.0.1:", "another job secret"});
+                          "Turned away was a connection from 127.0.0.1:", "another job secret"});
   by_job.expect_error(0, ErrorCode::kDeadlineExceeded,
-                      {"turned away is worker 1 of 2", "it belongs to job \"other\""});
+                      {"Turned away was worker 1 of 2", "it belongs to job \"other\""});
 }
 
 TEST(Rendezvous, WithoutRankZeroTheAddressIsNamed) {
