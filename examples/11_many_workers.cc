@@ -52,7 +52,7 @@ int main() {
   const at::Tensor right = model.primary().forward(test.images).argmax(1).eq(test.labels);
   const double accuracy = right.to(torch::kDouble).mean().item<double>();
   std::printf("%d workers; accuracy on 1000 new digits: %.0f %%\n",
-              strategy.extended().num_workers(), 100 * accuracy);
+              strategy.extended().workers().size(), 100 * accuracy);
   return accuracy > 0.98 ? 0 : 1;
 }
 // [/snippet]

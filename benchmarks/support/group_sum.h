@@ -8,14 +8,14 @@
 #include <utility>
 
 #include "tutti/collectives/worker_all_reduce.h"
-#include "tutti/group/communicator.h"
+#include "tutti/group/worker_group.h"
 
 namespace bench {
 
 /// In place.
 inline void sum_over_group(tutti::WorkerGroup& group, const tutti::WorkerTree& tree, float* data,
                            int64_t count) {
-  tutti::Communicator& channel = group.channel(tutti::GroupChannel::kGradients);
+  tutti::Lane& lane = group.lane(tutti::LaneKind::kGradients);
   tutti::WorkerReduction reduction;
   reduction.count = count;
   reduction.nodes.push_back(data);
@@ -23,8 +23,7 @@ inline void sum_over_group(tutti::WorkerGroup& group, const tutti::WorkerTree& t
   tutti::Operation operation;
   operation.name = "gradients";
   operation.sizes = c10::IntArrayRef(&count, 1);
-  tutti::start_all_reduce(channel, tree, std::move(reduction), operation, channel.deadline())
-      ->wait();
+  tutti::start_all_reduce(lane, tree, std::move(reduction), operation, lane.deadline())->wait();
 }
 
 }  // namespace bench

@@ -63,14 +63,14 @@ void compare(int workers, int local, int64_t count, at::ScalarType dtype, Reduce
     }
     at::Tensor output = inner == dtype ? nodes[0] : at::empty({count}, expected.options());
     job.outputs.push_back(output.data_ptr());
-    Communicator& channel = group.channel(GroupChannel::kGradients);
+    Lane& lane = group.lane(LaneKind::kGradients);
     Operation operation;
     operation.name = "value";
     const std::vector<int64_t> sizes = {count};
     operation.sizes = sizes;
-    start_all_reduce(channel, tree, job, operation, channel.deadline())->wait();
+    start_all_reduce(lane, tree, job, operation, lane.deadline())->wait();
     results[static_cast<size_t>(rank)] = output.clone();
-    sent[static_cast<size_t>(rank)] = channel.bytes_sent();
+    sent[static_cast<size_t>(rank)] = lane.bytes_sent();
   }));
   for (int r = 0; r < workers; ++r) {
     const at::Tensor& got = results[static_cast<size_t>(r)];
@@ -160,7 +160,7 @@ TEST(WorkerAllReduce, SendsItsValuesBeforeItOverwritesThem) {
   incoming.bytes = std::as_bytes(std::span(theirs));
   std::atomic<int> refusals{2};
   std::vector<float> posted;
-  WorkerGroup::Links links(kGroupChannels);
+  WorkerGroup::Links links(kLanes);
   for (auto& each : links) {
     each.push_back(nullptr);
     each.push_back(std::make_unique<CrowdedLink>(refusals, incoming, posted));
@@ -175,9 +175,8 @@ TEST(WorkerAllReduce, SendsItsValuesBeforeItOverwritesThem) {
   job.count = count;
   job.nodes.push_back(values.data());
   job.outputs.push_back(values.data());
-  Communicator& channel = group.channel(GroupChannel::kGradients);
-  const auto transfer =
-      start_all_reduce(channel, tree, std::move(job), operation, channel.deadline());
+  Lane& lane = group.lane(LaneKind::kGradients);
+  const auto transfer = start_all_reduce(lane, tree, std::move(job), operation, lane.deadline());
   EXPECT_FALSE(transfer->advance());
   EXPECT_FALSE(transfer->advance());
   EXPECT_TRUE(transfer->advance());
@@ -202,8 +201,8 @@ TEST_P(WorkerAllReduceOf, TellsTheOthersWhyItFailed) {
     }
     Operation operation;
     operation.name = "x";
-    Communicator& channel = group.channel(GroupChannel::kGradients);
-    start_all_reduce(channel, tree, std::move(job), operation, channel.deadline())->wait();
+    Lane& lane = group.lane(LaneKind::kGradients);
+    start_all_reduce(lane, tree, std::move(job), operation, lane.deadline())->wait();
   });
   for (size_t r = 0; r < errors.size(); ++r) {
     ASSERT_NE(errors[r], nullptr);

@@ -67,7 +67,7 @@ class OutsideOps final : public CrossDeviceOps {
 class OutsideExtended final : public StrategyExtended {
  public:
   explicit OutsideExtended(int replicas)
-      : StrategyExtended("OutsideStrategy", devices_of(replicas), 0, replicas),
+      : StrategyExtended("OutsideStrategy", devices_of(replicas)),
         runner_(name(), *this, contexts()) {}
 
   CrossDeviceOps& cross_device_ops() override { return ops_; }

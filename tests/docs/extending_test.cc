@@ -108,8 +108,7 @@ TEST(Extending, SharesTheWorkWithTheTeam) {
 class CountingExtended final : public tutti::StrategyExtended {
  public:
   explicit CountingExtended(const std::vector<tutti::DeviceSpec>& devices)
-      : StrategyExtended("CountingStrategy", devices, 0, static_cast<int>(devices.size())),
-        runner_(name(), *this, contexts()) {}
+      : StrategyExtended("CountingStrategy", devices), runner_(name(), *this, contexts()) {}
 
   int steps() const { return steps_; }
 

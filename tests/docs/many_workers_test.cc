@@ -58,7 +58,7 @@ TEST(ManyWorkers, StopAfterTheSameStep) {
     const auto batches = strategy.distribute_dataset(data::range(1000).batch(4));
     int steps = 0;
     const auto step = [&](const at::Tensor&) {
-      if (++steps == 3 && strategy.extended().worker_index() == 1) {
+      if (++steps == 3 && strategy.extended().workers().rank() == 1) {
         strategy.extended().request_stop();
       }
     };

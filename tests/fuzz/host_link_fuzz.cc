@@ -21,9 +21,9 @@
 
 #include "tutti/base/log.h"
 #include "tutti/collectives/worker_all_reduce.h"
-#include "tutti/group/communicator.h"
 #include "tutti/group/shared_memory/host_link.h"
 #include "tutti/group/shared_memory/segment.h"
+#include "tutti/group/worker_group.h"
 
 #include "tests/fuzz/expect_only_errors.h"
 
@@ -167,12 +167,12 @@ class PlainReader {
 class Pair {
  public:
   Pair() {
-    Segment::Layout layout{kGroupChannels, 2, 0};
+    Segment::Layout layout{kLanes, 2, 0};
     layout.bytes = layout.tensors_offset() + (64 << 10);
     mine_ = Segment::create(kEpoch, 0, layout);
     theirs_ = Segment::create(kEpoch, 1, layout);
-    WorkerGroup::Links links(kGroupChannels);
-    for (size_t c = 0; c < kGroupChannels; ++c) {
+    WorkerGroup::Links links(kLanes);
+    for (size_t c = 0; c < kLanes; ++c) {
       links[c].resize(2);
       links[c][1] = std::make_unique<HostLink>(mine_, theirs_, c, 0, 1, nullptr);
     }
@@ -183,18 +183,18 @@ class Pair {
                                            nullptr);
   }
 
-  Communicator& channel() { return group_->channel(GroupChannel::kCollectives); }
+  Lane& lane() { return group_->lane(LaneKind::kCollectives); }
 
   std::unique_ptr<Transfer> start(uint8_t choice) {
     const Deadline deadline = Deadline::forever();
     switch (choice % 5) {
       case 0:
-        return channel().all_gather(
+        return lane().all_gather(
             {}, own_, [this](int rank, size_t bytes) { return place(rank, bytes); }, deadline);
       case 1:
-        return channel().broadcast({}, 1, own_, deadline);
+        return lane().broadcast({}, 1, own_, deadline);
       case 2:
-        return channel().exchange({}, {{1, own_}}, {{1, theirs_place_}}, deadline);
+        return lane().exchange({}, {{1, own_}}, {{1, theirs_place_}}, deadline);
       case 3:
         return reduction(kSmallCount, deadline);
       default:
@@ -263,7 +263,7 @@ class Pair {
     job.count = count;
     job.nodes = {value_.data()};
     job.outputs = {value_.data()};
-    return start_all_reduce(channel(), tree_, job, {}, deadline);
+    return start_all_reduce(lane(), tree_, job, {}, deadline);
   }
 
   std::shared_ptr<Segment> mine_;

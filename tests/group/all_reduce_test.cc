@@ -97,10 +97,10 @@ class Job {
   WorkerReduction& reduction() { return reduction_; }
 
   std::unique_ptr<Transfer> start() {
-    Communicator& channel = rank_.channel(GroupChannel::kGradients);
+    Lane& lane = rank_.lane(LaneKind::kGradients);
     const std::array<int64_t, 1> sizes = {case_.count};
-    return start_all_reduce(channel, tree_, reduction_, {.name = "value", .sizes = sizes},
-                            channel.deadline());
+    return start_all_reduce(lane, tree_, reduction_, {.name = "value", .sizes = sizes},
+                            lane.deadline());
   }
 
   void expect_result() {
@@ -212,7 +212,7 @@ constexpr int64_t kBytesCount = 64 * 12 * 1024;
 
 const Scenario kBytes("AllReduceBytes", [](Rank& rank) {
   const WorkerTree tree = tree_of(rank);
-  Communicator& channel = rank.channel(GroupChannel::kGradients);
+  Lane& lane = rank.lane(LaneKind::kGradients);
   rank.note("nodes", static_cast<int64_t>(tree.nodes(rank.index()).size()));
   struct Kind {
     at::ScalarType dtype;
@@ -220,7 +220,7 @@ const Scenario kBytes("AllReduceBytes", [](Rank& rank) {
   };
   for (const Kind& kind :
        {Kind{at::kFloat, "float"}, {at::kBFloat16, "bfloat16"}, {at::kDouble, "double"}}) {
-    const uint64_t before = channel.bytes_sent();
+    const uint64_t before = lane.bytes_sent();
     const at::ScalarType dtype = kind.dtype;
     const Case each{dtype, ReduceOp::kSum, kBytesCount, true};
     // The values do not matter here, nor where they lie.
@@ -236,8 +236,8 @@ const Scenario kBytes("AllReduceBytes", [](Rank& rank) {
     }
     const at::Tensor output = at::zeros({each.count}, at::TensorOptions().dtype(dtype));
     reduction.outputs.push_back(output.data_ptr());
-    start_all_reduce(channel, tree, reduction, {.name = "bytes"}, channel.deadline())->wait();
-    rank.note(kind.name, static_cast<int64_t>(channel.bytes_sent() - before));
+    start_all_reduce(lane, tree, reduction, {.name = "bytes"}, lane.deadline())->wait();
+    rank.note(kind.name, static_cast<int64_t>(lane.bytes_sent() - before));
   }
 });
 
@@ -255,7 +255,7 @@ const Scenario kInFlight("AllReduceOnTwoChannels", [](Rank& rank) {
   job.expect_result();
 });
 
-class CommunicatorAllReduce : public ::testing::TestWithParam<Backend> {
+class LaneAllReduce : public ::testing::TestWithParam<Backend> {
  protected:
   struct Shape {
     int workers;
@@ -269,26 +269,24 @@ class CommunicatorAllReduce : public ::testing::TestWithParam<Backend> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorAllReduce, ::testing::ValuesIn(all_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, LaneAllReduce, ::testing::ValuesIn(all_backends()),
                          parameter_name);
 
-TEST_P(CommunicatorAllReduce, HasTheBitsOfTheTreeForEveryDtypeAndOp) {
+TEST_P(LaneAllReduce, HasTheBitsOfTheTreeForEveryDtypeAndOp) {
   run(kMatrix, {{1, 1}, {1, 3}, {2, 1}, {2, 3}, {3, 1}, {3, 2}, {4, 1}, {5, 1}});
 }
 
-TEST_P(CommunicatorAllReduce, HasTheBitsOfTheTreeForEverySize) {
+TEST_P(LaneAllReduce, HasTheBitsOfTheTreeForEverySize) {
   run(kSizes, {{1, 2}, {2, 1}, {2, 3}, {3, 1}, {4, 1}});
 }
 
-TEST_P(CommunicatorAllReduce, CallsBackForEveryElementOnce) {
+TEST_P(LaneAllReduce, CallsBackForEveryElementOnce) {
   run(kCallbacks, {{1, 1}, {2, 1}, {2, 3}, {3, 2}});
 }
 
-TEST_P(CommunicatorAllReduce, CanBeUnderWayBesideAnotherChannel) {
-  run(kInFlight, {{2, 1}, {3, 3}});
-}
+TEST_P(LaneAllReduce, CanBeUnderWayBesideAnotherChannel) { run(kInFlight, {{2, 1}, {3, 3}}); }
 
-TEST_P(CommunicatorAllReduce, SendsNoMoreThanItMust) {
+TEST_P(LaneAllReduce, SendsNoMoreThanItMust) {
   struct Expected {
     int local;
     int64_t nodes;

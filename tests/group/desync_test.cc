@@ -96,8 +96,8 @@ void all_reduce(Rank& rank, const Call& call, Operation operation) {
   job.count = value.numel();
   job.nodes = {value.data_ptr()};
   job.outputs = {value.data_ptr()};
-  Communicator& channel = rank.channel();
-  start_all_reduce(channel, tree, job, operation, channel.deadline())->wait();
+  Lane& lane = rank.lane();
+  start_all_reduce(lane, tree, job, operation, lane.deadline())->wait();
   const int sum = rank.size() * (rank.size() + 1) / 2;
   expect_all(rank, call, value, call.op == ReduceOp::kSum ? sum : rank.size());
 }
@@ -105,11 +105,10 @@ void all_reduce(Rank& rank, const Call& call, Operation operation) {
 void all_gather(Rank& rank, const Call& call, const Operation& operation) {
   std::vector<at::Tensor> got;
   for (int r = 0; r < rank.size(); ++r) got.push_back(filled(call, 0));
-  Communicator& channel = rank.channel();
-  channel
-      .all_gather(
+  Lane& lane = rank.lane();
+  lane.all_gather(
           operation, bytes_of(filled(call, rank.index() + 1)),
-          [&](int r, size_t) { return bytes_of(got[static_cast<size_t>(r)]); }, channel.deadline())
+          [&](int r, size_t) { return bytes_of(got[static_cast<size_t>(r)]); }, lane.deadline())
       ->wait();
   for (int r = 0; r < rank.size(); ++r) {
     expect_all(rank, call, got[static_cast<size_t>(r)], r + 1);
@@ -118,8 +117,8 @@ void all_gather(Rank& rank, const Call& call, const Operation& operation) {
 
 void broadcast(Rank& rank, const Call& call, const Operation& operation) {
   const at::Tensor value = filled(call, rank.index() + 1);
-  Communicator& channel = rank.channel();
-  channel.broadcast(operation, 0, bytes_of(value), channel.deadline())->wait();
+  Lane& lane = rank.lane();
+  lane.broadcast(operation, 0, bytes_of(value), lane.deadline())->wait();
   expect_all(rank, call, value, 1);
 }
 
@@ -157,7 +156,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-class CommunicatorDesync : public ::testing::TestWithParam<Backend> {
+class LaneDesync : public ::testing::TestWithParam<Backend> {
  protected:
   static void expect_named(const RunResult& result, const Change& change, int odd) {
     result.expect_no_failures();
@@ -200,20 +199,14 @@ class CommunicatorDesync : public ::testing::TestWithParam<Backend> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorDesync, ::testing::ValuesIn(transfer_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, LaneDesync, ::testing::ValuesIn(transfer_backends()),
                          parameter_name);
 
-TEST_P(CommunicatorDesync, IsNamedInSmallReductions) {
-  run(OperationKind::kAllReduce, 2, {2, 3, 4});
-}
-TEST_P(CommunicatorDesync, IsNamedInLargeReductions) {
-  run(OperationKind::kAllReduce, 30'000, {2, 3});
-}
-TEST_P(CommunicatorDesync, IsNamedInAllGathers) { run(OperationKind::kAllGather, 2, {2, 3, 4}); }
-TEST_P(CommunicatorDesync, IsNamedInLargeAllGathers) {
-  run(OperationKind::kAllGather, 30'000, {2});
-}
-TEST_P(CommunicatorDesync, IsNamedInBroadcasts) { run(OperationKind::kBroadcast, 2, {2, 3, 4}); }
+TEST_P(LaneDesync, IsNamedInSmallReductions) { run(OperationKind::kAllReduce, 2, {2, 3, 4}); }
+TEST_P(LaneDesync, IsNamedInLargeReductions) { run(OperationKind::kAllReduce, 30'000, {2, 3}); }
+TEST_P(LaneDesync, IsNamedInAllGathers) { run(OperationKind::kAllGather, 2, {2, 3, 4}); }
+TEST_P(LaneDesync, IsNamedInLargeAllGathers) { run(OperationKind::kAllGather, 30'000, {2}); }
+TEST_P(LaneDesync, IsNamedInBroadcasts) { run(OperationKind::kBroadcast, 2, {2, 3, 4}); }
 
 // ---- sizes that the description does not tell
 
@@ -222,14 +215,13 @@ const Scenario kOtherBytes("OtherBytes", [](Rank& rank) {
   std::vector<std::byte> mine(rank.index() == 1 ? size + 8 : size);
   std::vector<std::byte> theirs(size);
   const int other = 1 - rank.index();
-  Communicator& channel = rank.channel();
-  channel.exchange({.name = "halo"}, {{other, mine}}, {{other, theirs}}, channel.deadline())
-      ->wait();
+  Lane& lane = rank.lane();
+  lane.exchange({.name = "halo"}, {{other, mine}}, {{other, theirs}}, lane.deadline())->wait();
   rank.expect(rank.index() == 1, "got bytes that do not fit");
   rank.meet();
 });
 
-TEST_P(CommunicatorDesync, OfNumbersOfBytesIsNamed) {
+TEST_P(LaneDesync, OfNumbersOfBytesIsNamed) {
   for (const char* size : {"small", "large"}) {
     const RunResult result = run_ranks(GetParam(), 2, kOtherBytes, {.argument = size});
     result.expect_no_failures();
@@ -251,13 +243,13 @@ const Scenario kOtherCount("OtherCount", [](Rank& rank) {
   job.count = count;
   job.nodes = {value.data_ptr()};
   job.outputs = {value.data_ptr()};
-  Communicator& channel = rank.channel();
-  start_all_reduce(channel, tree, job, {.name = "bucket"}, channel.deadline())->wait();
+  Lane& lane = rank.lane();
+  start_all_reduce(lane, tree, job, {.name = "bucket"}, lane.deadline())->wait();
   rank.expect(false, "reduced something with something else");
   rank.meet();
 });
 
-TEST_P(CommunicatorDesync, OfNumbersOfElementsIsNamed) {
+TEST_P(LaneDesync, OfNumbersOfElementsIsNamed) {
   for (const int size : {2, 3}) {
     const RunResult result =
         run_ranks(GetParam(), size, kOtherCount, {.timeout = std::chrono::seconds(2)});

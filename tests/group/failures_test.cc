@@ -30,17 +30,17 @@ std::unique_ptr<Transfer> start_gather(Rank& rank, Gathered& memory, size_t size
                                        const char* name) {
   memory.assign(static_cast<size_t>(rank.size()), std::vector<std::byte>(size));
   memory.push_back(bytes_of(rank.index(), size));
-  Communicator& channel = rank.channel();
-  return channel.all_gather(
+  Lane& lane = rank.lane();
+  return lane.all_gather(
       {.name = name}, memory.back(),
-      [&](int r, size_t) { return std::span(memory[static_cast<size_t>(r)]); }, channel.deadline());
+      [&](int r, size_t) { return std::span(memory[static_cast<size_t>(r)]); }, lane.deadline());
 }
 
 // The last rank never comes; a thread beside the operation of rank 0 gives up.
 const Scenario kAbort("Abort", [](Rank& rank) {
   rank.meet();
   if (rank.index() == rank.size() - 1) {
-    Communicator& other = rank.channel(GroupChannel::kGradients);
+    Lane& other = rank.lane(LaneKind::kGradients);
     std::vector<std::byte> bytes(8);
     other.receive({.name = "never sent"}, 0, bytes, other.deadline())->wait();
     return;
@@ -61,7 +61,7 @@ const Scenario kAbort("Abort", [](Rank& rank) {
     if (helper.joinable()) helper.join();
     rank.expect(rank.group().aborted(), "the group knows");
     try {
-      rank.channel(GroupChannel::kGradients)
+      rank.lane(LaneKind::kGradients)
           .barrier({.name = "later"}, Deadline::after(std::chrono::seconds(1)));
       rank.expect(false, "a later operation began");
     } catch (const Error& error) {
@@ -102,8 +102,8 @@ const Scenario kDieInReduction("DieInReduction", [](Rank& rank) {
     job.count = value.numel();
     job.nodes = {value.data_ptr()};
     job.outputs = {value.data_ptr()};
-    Communicator& channel = rank.channel(GroupChannel::kGradients);
-    return start_all_reduce(channel, tree, job, {.name = "dense/weight"}, channel.deadline());
+    Lane& lane = rank.lane(LaneKind::kGradients);
+    return start_all_reduce(lane, tree, job, {.name = "dense/weight"}, lane.deadline());
   };
   die_in_the_middle(rank, start, [&] { return value.eq(rank.size()).all().item<bool>(); });
 });
@@ -124,40 +124,40 @@ const Scenario kDieInGather("DieInGather", [](Rank& rank) {
 const Scenario kDieInBarrier("DieInBarrier", [](Rank& rank) {
   rank.meet();
   if (rank.index() == std::stoi(rank.argument())) return rank.die();
-  Communicator& channel = rank.channel();
-  channel.barrier({.name = "dense/weight"}, channel.deadline())->wait();
+  Lane& lane = rank.lane();
+  lane.barrier({.name = "dense/weight"}, lane.deadline())->wait();
   rank.expect(false, "done without a rank that died");
 });
 
 // It has left messages that nobody has asked for yet, which must not hide that it is gone.
 const Scenario kDieWithMessages("DieWithMessages", [](Rank& rank) {
-  Communicator& channel = rank.channel();
+  Lane& lane = rank.lane();
   if (rank.index() == 1) {
     std::vector<std::byte> early(8);
-    channel.send({.name = "early"}, 0, early, channel.deadline())->wait();
+    lane.send({.name = "early"}, 0, early, lane.deadline())->wait();
     rank.meet();
     return rank.die();
   }
   rank.meet();
   if (rank.index() == 0) {
     const std::vector<std::byte> bytes(5'000'000);  // more than is sent before somebody reads
-    channel.send({.name = "dense/weight"}, 1, bytes, channel.deadline())->wait();
+    lane.send({.name = "dense/weight"}, 1, bytes, lane.deadline())->wait();
     rank.expect(false, "sent to a rank that died");
   }
 });
 
 // The last thing rank 0 does is to send; the others go on without it.
 const Scenario kLeave("Leave", [](Rank& rank) {
-  Communicator& channel = rank.channel();
+  Lane& lane = rank.lane();
   std::vector<std::byte> last(rank.argument() == "large" ? 3'000'000 : 1000, std::byte{7});
-  channel.broadcast({.name = "farewell"}, 0, last, channel.deadline())->wait();
+  lane.broadcast({.name = "farewell"}, 0, last, lane.deadline())->wait();
   rank.expect(std::count(last.begin(), last.end(), std::byte{7}) ==
                   static_cast<std::ptrdiff_t>(last.size()),
               "wrong bytes");
   if (rank.index() == 0) return rank.die();
   for (int i = 0; i < 500; ++i) {
-    std::vector<Communicator::Outgoing> outgoing;
-    std::vector<Communicator::Expected> expected;
+    std::vector<Lane::Outgoing> outgoing;
+    std::vector<Lane::Expected> expected;
     const std::byte mine{static_cast<unsigned char>(rank.index())};
     std::vector<std::byte> theirs(static_cast<size_t>(rank.size()));
     for (int r = 1; r < rank.size(); ++r) {
@@ -165,7 +165,7 @@ const Scenario kLeave("Leave", [](Rank& rank) {
       outgoing.push_back({r, std::span(&mine, 1)});
       expected.push_back({r, std::span(theirs).subspan(static_cast<size_t>(r), 1)});
     }
-    channel.exchange({.name = "goes on"}, outgoing, expected, channel.deadline())->wait();
+    lane.exchange({.name = "goes on"}, outgoing, expected, lane.deadline())->wait();
     for (const auto& each : expected) {
       rank.expect(each.bytes[0] == std::byte{static_cast<unsigned char>(each.rank)}, "wrong byte");
     }
@@ -177,27 +177,27 @@ const Scenario kLastRead("LastRead", [](Rank& rank) {
   constexpr int64_t kBytes = 200'000;
   const at::Tensor memory = rank.group().arena()->empty({kBytes}, at::kByte);
   const std::span<std::byte> bytes(static_cast<std::byte*>(memory.data_ptr()), kBytes);
-  Communicator& channel = rank.channel();
+  Lane& lane = rank.lane();
   if (rank.index() == 0) {
-    const auto transfer = channel.send({.name = "last"}, 1, bytes, channel.deadline());
+    const auto transfer = lane.send({.name = "last"}, 1, bytes, lane.deadline());
     while (!transfer->advance()) {
     }
   } else {
-    channel.receive({.name = "last"}, 0, bytes, channel.deadline())->wait();
+    lane.receive({.name = "last"}, 0, bytes, lane.deadline())->wait();
   }
 });
 
 // Messages that a rank left are read, however late.
 const Scenario kReadLate("ReadLate", [](Rank& rank) {
-  Communicator& channel = rank.channel();
+  Lane& lane = rank.lane();
   std::vector<std::byte> bytes(100);
   if (rank.index() == 0) {
     std::fill(bytes.begin(), bytes.end(), std::byte{9});
-    channel.send({.name = "left behind"}, 1, bytes, channel.deadline())->wait();
+    lane.send({.name = "left behind"}, 1, bytes, lane.deadline())->wait();
     return rank.die();
   }
   // It is gone when this says so.
-  Communicator& control = rank.channel(GroupChannel::kInput);
+  Lane& control = rank.lane(LaneKind::kInput);
   try {
     control.barrier({.name = "gone?"}, control.deadline())->wait();
   } catch (const Error& error) {
@@ -223,28 +223,28 @@ const Scenario kThrowInside("ThrowInside", [](Rank& rank) {
   rank.meet();
   const std::vector<std::byte> mine(100);
   std::vector<std::vector<std::byte>> memory(static_cast<size_t>(rank.size()), mine);
-  Communicator& channel = rank.channel();
+  Lane& lane = rank.lane();
   const auto place = [&](int r, size_t) {
     if (rank.index() == 1 && r != 1) throw Error(ErrorCode::kDataLoss, "there is no room for it.");
     return std::span(memory[static_cast<size_t>(r)]);
   };
-  channel.all_gather({.name = "thrown"}, mine, place, channel.deadline())->wait();
-  channel.barrier({.name = "after it"}, channel.deadline())->wait();
+  lane.all_gather({.name = "thrown"}, mine, place, lane.deadline())->wait();
+  lane.barrier({.name = "after it"}, lane.deadline())->wait();
   rank.expect(false, "went on after an error of rank 1");
 });
 
 const Scenario kDeadline("Deadline", [](Rank& rank) {
   rank.meet();
   if (rank.index() == 0) return rank.meet();
-  rank.group().set_step(17);
-  Communicator& channel = rank.channel();
+  rank.group().begin_step(17);
+  Lane& lane = rank.lane();
   const auto transfer =
-      channel.barrier({.name = "late"}, channel.deadline(std::chrono::milliseconds(50)));
+      lane.barrier({.name = "late"}, lane.deadline(std::chrono::milliseconds(50)));
   if (rank.argument() == "wait") transfer->wait();
   while (!transfer->advance()) std::this_thread::yield();
 });
 
-class CommunicatorFailures : public ::testing::TestWithParam<Backend> {
+class LaneFailures : public ::testing::TestWithParam<Backend> {
  protected:
   // Every rank but `who` got kUnavailable that names it, because it is gone: not because a deadline
   // has passed, of which the text would be another.
@@ -273,10 +273,10 @@ class CommunicatorFailures : public ::testing::TestWithParam<Backend> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorFailures, ::testing::ValuesIn(transfer_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, LaneFailures, ::testing::ValuesIn(transfer_backends()),
                          parameter_name);
 
-TEST_P(CommunicatorFailures, AbortWakesEverybodyWithItsText) {
+TEST_P(LaneFailures, AbortWakesEverybodyWithItsText) {
   for (const int size : {2, 3, 5}) {
     SCOPED_TRACE(message(size, " ranks"));
     const RunResult result = run_ranks(GetParam(), size, kAbort);
@@ -288,18 +288,18 @@ TEST_P(CommunicatorFailures, AbortWakesEverybodyWithItsText) {
   }
 }
 
-TEST_P(CommunicatorFailures, DeathInAReductionIsNoticed) { run_deaths(kDieInReduction); }
-TEST_P(CommunicatorFailures, DeathInAnAllGatherIsNoticed) { run_deaths(kDieInGather); }
-TEST_P(CommunicatorFailures, DeathBeforeABarrierIsNoticed) { run_deaths(kDieInBarrier); }
+TEST_P(LaneFailures, DeathInAReductionIsNoticed) { run_deaths(kDieInReduction); }
+TEST_P(LaneFailures, DeathInAnAllGatherIsNoticed) { run_deaths(kDieInGather); }
+TEST_P(LaneFailures, DeathBeforeABarrierIsNoticed) { run_deaths(kDieInBarrier); }
 
-TEST_P(CommunicatorFailures, MessagesDoNotHideADeath) {
+TEST_P(LaneFailures, MessagesDoNotHideADeath) {
   // Between machines a message is sent when the network has it.
   if (GetParam().name.rfind("Grpc", 0) == 0) return;
   const RunResult result = run_ranks(GetParam(), 2, kDieWithMessages);
   expect_noticed(result, 1);
 }
 
-TEST_P(CommunicatorFailures, LeavingAfterTheLastOperationDisturbsNobody) {
+TEST_P(LaneFailures, LeavingAfterTheLastOperationDisturbsNobody) {
   for (const int size : {2, 4}) {
     for (const char* last : {"small", "large"}) {
       SCOPED_TRACE(message(size, " ranks, ", last));
@@ -313,18 +313,18 @@ TEST_P(CommunicatorFailures, LeavingAfterTheLastOperationDisturbsNobody) {
   }
 }
 
-TEST_P(CommunicatorFailures, AReaderMayLeaveAtOnce) {
+TEST_P(LaneFailures, AReaderMayLeaveAtOnce) {
   for (int i = 0; i < 300; ++i) {
     run_ranks(GetParam(), 2, kLastRead).expect_success();
     if (HasFailure()) break;
   }
 }
 
-TEST_P(CommunicatorFailures, ARankThatLeftIsMissedInTheNextOperation) {
+TEST_P(LaneFailures, ARankThatLeftIsMissedInTheNextOperation) {
   run_ranks(GetParam(), 2, kReadLate).expect_no_failures();
 }
 
-TEST_P(CommunicatorFailures, ADroppedTransferEndsTheGroup) {
+TEST_P(LaneFailures, ADroppedTransferEndsTheGroup) {
   for (const int size : {2, 3, 4}) {
     const RunResult result = run_ranks(GetParam(), size, kDrop);
     result.expect_no_failures();
@@ -336,7 +336,7 @@ TEST_P(CommunicatorFailures, ADroppedTransferEndsTheGroup) {
   }
 }
 
-TEST_P(CommunicatorFailures, AnErrorInsideATransferReachesAllRanksWithItsCode) {
+TEST_P(LaneFailures, AnErrorInsideATransferReachesAllRanksWithItsCode) {
   for (const int size : {2, 3}) {
     SCOPED_TRACE(message(size, " ranks"));
     const RunResult result = run_ranks(GetParam(), size, kThrowInside);
@@ -353,7 +353,7 @@ TEST_P(CommunicatorFailures, AnErrorInsideATransferReachesAllRanksWithItsCode) {
   }
 }
 
-TEST_P(CommunicatorFailures, ADeadlineNamesWhoIsMissing) {
+TEST_P(LaneFailures, ADeadlineNamesWhoIsMissing) {
   for (const char* how : {"wait", "advance"}) {
     for (const int size : {2, 4}) {
       const RunResult result = run_ranks(GetParam(), size, kDeadline, {.argument = how});

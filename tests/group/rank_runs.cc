@@ -34,10 +34,10 @@ std::shared_ptr<WorkerGroup> make_host_by_hand(const GroupOptions& options, Wait
                                                size_t chunk_bytes, size_t depth) {
   const auto size = static_cast<int>(options.names.size());
   auto mesh = std::make_shared<internal::HostMesh>(internal::HostMesh::Options{
-      options.rank, size, options.epoch, kGroupChannels, options.segment_bytes});
+      options.rank, size, options.epoch, kLanes, options.segment_bytes});
   mesh->connect(options.gather, Deadline::after(options.connect_timeout));
-  WorkerGroup::Links links(kGroupChannels);
-  for (size_t c = 0; c < kGroupChannels; ++c) {
+  WorkerGroup::Links links(kLanes);
+  for (size_t c = 0; c < kLanes; ++c) {
     links[c].resize(static_cast<size_t>(size));
     for (int r = 0; r < size; ++r) {
       if (r != options.rank) links[c][static_cast<size_t>(r)] = mesh->make_link(c, r);
@@ -81,7 +81,7 @@ std::shared_ptr<WorkerGroup> make_auto_on_hosts(const GroupOptions& options, int
   const auto group = make_grpc_at(NetworkHosts::address(host) + ":0", options);
   for (int r = 0; r < group->size(); ++r) {
     if (r == group->rank()) continue;
-    const bool near = group->channel(GroupChannel::kCollectives).link(r).shares_memory();
+    const bool near = group->lane(LaneKind::kCollectives).link(r).shares_memory();
     if (near != (r / ranks_per_host == host)) {
       throw Error(ErrorCode::kInternal, message("rank ", options.rank, " reaches rank ", r,
                                                 near ? " by shared memory" : " by gRPC"));
@@ -109,14 +109,16 @@ std::shared_ptr<WorkerGroup> make_host_deep(const GroupOptions& options) {
 RunResult run_in_threads(const std::vector<RankTask>& tasks) {
   test::LogCapture log(LogLevel::kWarning);
   const auto size = static_cast<int>(tasks.size());
-  tutti::testing::ThreadGather gather(size);
+  TextGather texts("test", testing::thread_rank_options(0, size, 1).names);
   RunResult result;
   result.ranks.resize(tasks.size());
   std::vector<std::thread> threads;
   for (const RankTask& task : tasks) {
     threads.emplace_back([&] {
-      result.ranks[static_cast<size_t>(task.rank)] =
-          run_task(task, [&](const std::string& mine) { return gather(task.rank, mine); });
+      result.ranks[static_cast<size_t>(task.rank)] = run_task(task, [&](const std::string& mine) {
+        return texts.gather(static_cast<size_t>(task.rank), mine,
+                            Deadline::after(std::chrono::seconds(60)));
+      });
     });
   }
   for (std::thread& each : threads) each.join();
@@ -182,7 +184,7 @@ int64_t steady_now() {
 std::string rank_name(int rank) { return message("/job:worker/task:", rank, " (test)"); }
 
 void Rank::meet() {
-  Communicator& control = channel(GroupChannel::kInput);
+  Lane& control = lane(LaneKind::kInput);
   control.barrier({.name = "meet"}, control.deadline(std::chrono::seconds(20)))->wait();
 }
 

@@ -5,7 +5,7 @@
 // through its Rank, not through GoogleTest, which does not see other processes.
 //
 //   const Scenario kMeet("Meet", [](Rank& rank) {
-//     rank.channel().barrier({.name = "meet"}, rank.channel().deadline())->wait();
+//     rank.lane().barrier({.name = "meet"}, rank.lane().deadline())->wait();
 //   });
 //   run_ranks(backend, 3, kMeet).expect_success();
 
@@ -68,16 +68,14 @@ class Rank {
   bool is_process() const { return process_; }
   const std::string& argument() const { return argument_; }
   WorkerGroup& group() { return *group_; }
-  Communicator& channel(GroupChannel which = GroupChannel::kCollectives) {
-    return group_->channel(which);
-  }
+  Lane& lane(LaneKind which = LaneKind::kCollectives) { return group_->lane(which); }
 
   void expect(bool condition, const std::string& what) {
     if (!condition && outcome_.failures.size() < 5) outcome_.failures.push_back(what);
   }
   void note(const std::string& name, int64_t value) { outcome_.notes[name] = value; }
 
-  /// Everybody has come here. On a channel of its own, with a deadline of its own.
+  /// Everybody has come here. On a lane of its own, with a deadline of its own.
   void meet();
 
   /// Ends the process of this rank like a crash; a thread leaves the group instead, and must use

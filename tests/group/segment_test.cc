@@ -30,7 +30,7 @@ using internal::Segment;
 using internal::SegmentArena;
 
 constexpr uint64_t kEpoch = 0x5e6;
-const Segment::Layout kLayout{.channels = 2, .ranks = 3, .bytes = size_t{64} << 20};
+const Segment::Layout kLayout{.lanes = 2, .ranks = 3, .bytes = size_t{64} << 20};
 
 TEST(SegmentLayout, HasRoomForEverybodyAndNothingOverlaps) {
   struct Piece {
@@ -39,7 +39,7 @@ TEST(SegmentLayout, HasRoomForEverybodyAndNothingOverlaps) {
     bool operator<(const Piece& other) const { return begin < other.begin; }
   };
   std::set<Piece> pieces;
-  for (size_t c = 0; c < kLayout.channels; ++c) {
+  for (size_t c = 0; c < kLayout.lanes; ++c) {
     for (size_t r = 0; r < kLayout.ranks; ++r) {
       const size_t consumed = kLayout.consumed_offset(c, r);
       EXPECT_EQ(consumed % 64, 0U);
@@ -50,7 +50,7 @@ TEST(SegmentLayout, HasRoomForEverybodyAndNothingOverlaps) {
     }
   }
   pieces.insert({kLayout.tensors_offset(), kLayout.bytes});
-  EXPECT_EQ(pieces.size(), 2 * kLayout.channels * kLayout.ranks + 1);
+  EXPECT_EQ(pieces.size(), 2 * kLayout.lanes * kLayout.ranks + 1);
   size_t last = 2048;  // the header has at least the reason
   for (const Piece& each : pieces) {
     EXPECT_GE(each.begin, last);
@@ -279,7 +279,7 @@ TEST_F(HostLinks, TakeAsManyMessagesAsThereAreSlots) {
   const std::span<const std::byte> piece = text(value);
   for (size_t i = 0; i < Segment::kSlots; ++i) {
     ASSERT_TRUE(link_.can_post());
-    link_.post({.sequence = i}, {}, Link::Pieces(&piece, 1), Link::Use::kOnce);
+    link_.post({.sequence = i}, {}, Link::Pieces(&piece, 1), Link::Use::kReadInPlace);
   }
   EXPECT_FALSE(link_.can_post());
   EXPECT_TRUE(link_.drained()) << "small ones are copied";
@@ -299,7 +299,7 @@ TEST_F(HostLinks, JoinPieces) {
   const std::string a(20'000, 'a');
   const std::string b = "b";
   const std::array pieces = {text(a), text(""), text(b)};
-  link_.post({}, {}, pieces, Link::Use::kOnce);
+  link_.post({}, {}, pieces, Link::Use::kReadInPlace);
   const Incoming* const incoming = peer_.peek();
   ASSERT_NE(incoming, nullptr);
   ASSERT_EQ(incoming->bytes.size(), 20'001U);
@@ -311,7 +311,7 @@ TEST_F(HostLinks, DoNotCopyWhatThePeerCanRead) {
   const size_t size = 100'000;
   auto* const memory = static_cast<std::byte*>(mine_->allocate(size));
   const std::span<const std::byte> piece(memory, size);
-  link_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kOnce);
+  link_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kReadInPlace);
   EXPECT_EQ(peer_.peek()->bytes.data(), memory);
   EXPECT_FALSE(link_.drained());
   peer_.pop();
@@ -326,7 +326,7 @@ TEST_F(HostLinks, CopyWhatIsWrittenSoon) {
     std::memset(memory, i, size);
     const std::span<const std::byte> piece(memory, size);
     ASSERT_TRUE(link_.can_post());
-    link_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kAndWrite);
+    link_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kCopyFirst);
     EXPECT_TRUE(link_.drained());
     std::memset(memory, 0xff, size);
     const Incoming& incoming = *peer_.peek();
@@ -365,10 +365,10 @@ TEST_F(HostLinks, ShowMessagesOfAPeerThatLeft) {
   const std::string value = "left behind";
   const std::span<const std::byte> piece = text(value);
   const std::span<const std::byte> large(static_cast<std::byte*>(mine_->allocate(50'000)), 50'000);
-  link_.post({}, {}, Link::Pieces(&large, 1), Link::Use::kOnce);
+  link_.post({}, {}, Link::Pieces(&large, 1), Link::Use::kReadInPlace);
   ASSERT_NE(peer_.peek(), nullptr);
   peer_.pop();
-  peer_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kOnce);
+  peer_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kReadInPlace);
   EXPECT_FALSE(link_.failure().has_value());
   theirs_->set_failure(Segment::State::kLeft, ErrorCode::kUnavailable, "");
   EXPECT_TRUE(link_.failure().has_value());

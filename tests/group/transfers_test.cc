@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a communicator promises about bytes: they arrive, all of them, in order, whatever their
+// What a lane promises about bytes: they arrive, all of them, in order, whatever their
 // number and wherever they lie.
 
 #include <algorithm>
@@ -94,8 +94,8 @@ std::string place_of(const char* what, size_t size, int from, int round) {
 
 const Scenario kExchange("Exchange", [](Rank& rank) {
   for_sizes_and_memories(rank, [&](Memory& memory, size_t size, int round) {
-    std::vector<Communicator::Outgoing> outgoing;
-    std::vector<Communicator::Expected> expected;
+    std::vector<Lane::Outgoing> outgoing;
+    std::vector<Lane::Expected> expected;
     for (int r = 0; r < rank.size(); ++r) {
       if (r == rank.index()) continue;
       // Every pair has a size of its own.
@@ -103,9 +103,9 @@ const Scenario kExchange("Exchange", [](Rank& rank) {
       outgoing.push_back({r, memory.take(pattern(size + extra, rank.index(), r, round))});
       expected.push_back({r, memory.take(size + extra)});
     }
-    Communicator& channel = rank.channel();
+    Lane& lane = rank.lane();
     const Operation operation{.name = "all to all"};
-    channel.exchange(operation, outgoing, expected, channel.deadline())->wait();
+    lane.exchange(operation, outgoing, expected, lane.deadline())->wait();
     for (const auto& each : expected) {
       rank.expect(equal(each.bytes, pattern(each.bytes.size(), each.rank, rank.index(), round)),
                   place_of("exchange", each.bytes.size(), each.rank, round));
@@ -120,9 +120,8 @@ const Scenario kRing("Ring", [](Rank& rank) {
   for_sizes_and_memories(rank, [&](Memory& memory, size_t size, int round) {
     const auto mine = memory.take(pattern(size, rank.index(), right, round));
     const auto theirs = memory.take(size);
-    Communicator& channel = rank.channel();
-    channel.exchange({.name = "ring"}, {{right, mine}}, {{left, theirs}}, channel.deadline())
-        ->wait();
+    Lane& lane = rank.lane();
+    lane.exchange({.name = "ring"}, {{right, mine}}, {{left, theirs}}, lane.deadline())->wait();
     rank.expect(equal(theirs, pattern(size, left, rank.index(), round)),
                 place_of("ring", size, left, round));
   });
@@ -142,8 +141,8 @@ const Scenario kAllGather("AllGather", [](Rank& rank) {
       ++asked[static_cast<size_t>(r)];
       return places[static_cast<size_t>(r)] = memory.take(bytes);
     };
-    Communicator& channel = rank.channel();
-    channel.all_gather({.name = "gathered"}, mine, place, channel.deadline())->wait();
+    Lane& lane = rank.lane();
+    lane.all_gather({.name = "gathered"}, mine, place, lane.deadline())->wait();
     for (int r = 0; r < rank.size(); ++r) {
       rank.expect(equal(places[static_cast<size_t>(r)], pattern(size_of(r), r, 0, round)),
                   place_of("all_gather", size_of(r), r, round));
@@ -157,8 +156,8 @@ const Scenario kBroadcast("Broadcast", [](Rank& rank) {
     for (int root = 0; root < rank.size(); ++root) {
       const auto bytes =
           rank.index() == root ? memory.take(pattern(size, root, 1, round)) : memory.take(size);
-      Communicator& channel = rank.channel();
-      channel.broadcast({.name = "initial"}, root, bytes, channel.deadline())->wait();
+      Lane& lane = rank.lane();
+      lane.broadcast({.name = "initial"}, root, bytes, lane.deadline())->wait();
       rank.expect(equal(bytes, pattern(size, root, 1, round)),
                   place_of("broadcast", size, root, round));
     }
@@ -168,22 +167,22 @@ const Scenario kBroadcast("Broadcast", [](Rank& rank) {
 // Rank 0 sends to everybody, who sends back what it got.
 const Scenario kSendReceive("SendReceive", [](Rank& rank) {
   for_sizes_and_memories(rank, [&](Memory& memory, size_t size, int round) {
-    Communicator& channel = rank.channel();
+    Lane& lane = rank.lane();
     for (int peer = 1; peer < rank.size(); ++peer) {
       if (rank.index() == 0) {
         const auto mine = memory.take(pattern(size, 0, peer, round));
         const auto back = memory.take(size);
-        channel.send({.name = "there"}, peer, mine, channel.deadline())->wait();
+        lane.send({.name = "there"}, peer, mine, lane.deadline())->wait();
         // The memory is the caller's again.
         if (!mine.empty()) std::memset(mine.data(), 0, mine.size());
-        channel.receive({.name = "back"}, peer, back, channel.deadline())->wait();
+        lane.receive({.name = "back"}, peer, back, lane.deadline())->wait();
         rank.expect(equal(back, pattern(size, 0, peer, round)),
                     place_of("what came back", size, peer, round));
       } else if (rank.index() == peer) {
         const auto got = memory.take(size);
-        channel.receive({.name = "there"}, 0, got, channel.deadline())->wait();
+        lane.receive({.name = "there"}, 0, got, lane.deadline())->wait();
         rank.expect(equal(got, pattern(size, 0, peer, round)), place_of("send", size, 0, round));
-        channel.send({.name = "back"}, 0, got, channel.deadline())->wait();
+        lane.send({.name = "back"}, 0, got, lane.deadline())->wait();
       }
     }
   });
@@ -191,85 +190,80 @@ const Scenario kSendReceive("SendReceive", [](Rank& rank) {
 
 // A barrier is done only when everybody has begun it: a counter of begun ones goes along.
 const Scenario kBarrier("Barrier", [](Rank& rank) {
-  Communicator& channel = rank.channel();
+  Lane& lane = rank.lane();
   for (int round = 0; round < 50; ++round) {
     const int64_t begun = steady_now();
-    channel.barrier({.name = "barrier"}, channel.deadline())->wait();
+    lane.barrier({.name = "barrier"}, lane.deadline())->wait();
     const int64_t done = steady_now();
     std::vector<int64_t> all(static_cast<size_t>(rank.size()));
     const auto place = [&](int r, size_t) {
       return std::as_writable_bytes(std::span(all).subspan(static_cast<size_t>(r), 1));
     };
-    channel
-        .all_gather({.name = "times"}, std::as_bytes(std::span(&begun, 1)), place,
-                    channel.deadline())
+    lane.all_gather({.name = "times"}, std::as_bytes(std::span(&begun, 1)), place, lane.deadline())
         ->wait();
     rank.expect(*std::max_element(all.begin(), all.end()) <= done, "a barrier ended too early");
   }
 });
 
 const Scenario kManySmall("ManySmall", [](Rank& rank) {
-  Communicator& channel = rank.channel();
-  const uint64_t before = channel.operations();
+  Lane& lane = rank.lane();
+  const uint64_t before = lane.operations();
   for (uint64_t i = 0; i < 2000; ++i) {
     const uint64_t mine = i * 100 + static_cast<uint64_t>(rank.index());
     std::vector<uint64_t> all(static_cast<size_t>(rank.size()));
     const auto place = [&](int r, size_t) {
       return std::as_writable_bytes(std::span(all).subspan(static_cast<size_t>(r), 1));
     };
-    channel
-        .all_gather({.name = "small"}, std::as_bytes(std::span(&mine, 1)), place,
-                    channel.deadline())
+    lane.all_gather({.name = "small"}, std::as_bytes(std::span(&mine, 1)), place, lane.deadline())
         ->wait();
     for (size_t r = 0; r < all.size(); ++r) {
       rank.expect(all[r] == i * 100 + r, message("operation ", i, " of rank ", r));
     }
   }
-  rank.expect(channel.operations() == before + 2000, "operations are counted");
+  rank.expect(lane.operations() == before + 2000, "operations are counted");
 });
 
 // A sender may be ahead of the receiver by as much as there is room for; nothing overtakes.
 const Scenario kOrder("Order", [](Rank& rank) {
-  Communicator& channel = rank.channel();
+  Lane& lane = rank.lane();
   const int last = rank.size() - 1;
   for (int i = 0; i < 200; ++i) {
     const auto size = static_cast<size_t>((i * 37) % 600 * (i % 7 == 0 ? 100 : 1));
     const std::string name = message("message ", i);
     if (rank.index() == 0) {
       const auto bytes = pattern(size, 0, last, i);
-      channel.send({.name = name}, last, bytes, channel.deadline())->wait();
+      lane.send({.name = name}, last, bytes, lane.deadline())->wait();
     } else if (rank.index() == last) {
       std::vector<std::byte> got(size);
-      channel.receive({.name = name}, 0, got, channel.deadline())->wait();
+      lane.receive({.name = name}, 0, got, lane.deadline())->wait();
       rank.expect(equal(got, pattern(size, 0, last, i)), name);
     }
   }
 });
 
-void gather_rounds(Rank& rank, GroupChannel which, int rounds) {
-  Communicator& channel = rank.channel(which);
-  Memory memory(rank, which == GroupChannel::kGradients);
-  const size_t size = which == GroupChannel::kGradients ? 300'000 : 500;
+void gather_rounds(Rank& rank, LaneKind which, int rounds) {
+  Lane& lane = rank.lane(which);
+  Memory memory(rank, which == LaneKind::kGradients);
+  const size_t size = which == LaneKind::kGradients ? 300'000 : 500;
   const int salt = static_cast<int>(which);
   const auto mine = memory.take(pattern(size, rank.index(), salt, 0));
   std::vector<std::span<std::byte>> places;
   for (int r = 0; r < rank.size(); ++r) places.push_back(memory.take(size));
   for (int i = 0; i < rounds; ++i) {
     const auto place = [&](int r, size_t) { return places[static_cast<size_t>(r)]; };
-    channel.all_gather({.name = "channel"}, mine, place, channel.deadline())->wait();
+    lane.all_gather({.name = "lane"}, mine, place, lane.deadline())->wait();
     for (int r = 0; r < rank.size(); ++r) {
       auto& got = places[static_cast<size_t>(r)];
       if (!equal(got, pattern(size, r, salt, 0))) {
-        throw Error(ErrorCode::kDataLoss, message("wrong bytes on channel ", salt));
+        throw Error(ErrorCode::kDataLoss, message("wrong bytes on lane ", salt));
       }
       std::memset(got.data(), 0, got.size());
     }
   }
 }
 
-const Scenario kChannels("Channels", [](Rank& rank) {
-  constexpr std::array kAll = {GroupChannel::kCollectives, GroupChannel::kGradients,
-                               GroupChannel::kInput};
+const Scenario kChannels("Lanes", [](Rank& rank) {
+  constexpr std::array kAll = {LaneKind::kCollectives, LaneKind::kGradients, LaneKind::kInput};
   std::array<std::exception_ptr, kAll.size()> errors;
   std::vector<std::thread> threads;
   for (size_t i = 0; i < kAll.size(); ++i) {
@@ -288,24 +282,24 @@ const Scenario kChannels("Channels", [](Rank& rank) {
   }
 });
 
-// One thread moves operations of three channels on, and waits for none.
+// One thread moves operations of three lanes on, and waits for none.
 const Scenario kFutures("Futures", [](Rank& rank) {
   constexpr size_t kSize = 3 * kMega + 5;
   std::vector<std::unique_ptr<Transfer>> transfers;
   Memory memory(rank, false);
-  std::vector<std::vector<std::span<std::byte>>> places(kGroupChannels);
-  for (size_t c = 0; c < kGroupChannels; ++c) {
+  std::vector<std::vector<std::span<std::byte>>> places(kLanes);
+  for (size_t c = 0; c < kLanes; ++c) {
     // Ranks begin in different orders.
-    const size_t which = (c + static_cast<size_t>(rank.index())) % kGroupChannels;
+    const size_t which = (c + static_cast<size_t>(rank.index())) % kLanes;
     const int salt = static_cast<int>(which);
-    Communicator& channel = rank.channel(static_cast<GroupChannel>(which));
+    Lane& lane = rank.lane(static_cast<LaneKind>(which));
     places[which].resize(static_cast<size_t>(rank.size()));
     const auto place = [&memory, &slots = places[which]](int r, size_t bytes) {
       return slots[static_cast<size_t>(r)] = memory.take(bytes);
     };
-    transfers.push_back(channel.all_gather({.name = "future"},
-                                           memory.take(pattern(kSize, rank.index(), salt, 0)),
-                                           place, channel.deadline()));
+    transfers.push_back(lane.all_gather({.name = "future"},
+                                        memory.take(pattern(kSize, rank.index(), salt, 0)), place,
+                                        lane.deadline()));
   }
   size_t done = 0;
   while (done < transfers.size()) {
@@ -317,17 +311,17 @@ const Scenario kFutures("Futures", [](Rank& rank) {
     rank.expect(each->advance(), "what is done stays done");
     each->wait();
   }
-  for (size_t c = 0; c < kGroupChannels; ++c) {
+  for (size_t c = 0; c < kLanes; ++c) {
     for (int r = 0; r < rank.size(); ++r) {
       rank.expect(
           equal(places[c][static_cast<size_t>(r)], pattern(kSize, r, static_cast<int>(c), 0)),
-          message("channel ", c, " from rank ", r));
+          message("lane ", c, " from rank ", r));
     }
   }
 });
 
 const Scenario kRulesOfUse("RulesOfUse", [](Rank& rank) {
-  Communicator& channel = rank.channel();
+  Lane& lane = rank.lane();
   std::vector<std::byte> bytes(4);
   const auto refused = [&](ErrorCode code, const char* part, auto&& call) {
     try {
@@ -339,20 +333,20 @@ const Scenario kRulesOfUse("RulesOfUse", [](Rank& rank) {
     }
   };
   refused(ErrorCode::kInvalidArgument, "there is no rank 9",
-          [&] { channel.broadcast({.name = "x"}, 9, bytes, channel.deadline()); });
+          [&] { lane.broadcast({.name = "x"}, 9, bytes, lane.deadline()); });
   refused(ErrorCode::kInvalidArgument, "cannot exchange bytes with rank -1",
-          [&] { channel.send({.name = "x"}, -1, bytes, channel.deadline()); });
+          [&] { lane.send({.name = "x"}, -1, bytes, lane.deadline()); });
   refused(ErrorCode::kInvalidArgument, message("with rank ", rank.index(), " of").c_str(),
-          [&] { channel.receive({.name = "x"}, rank.index(), bytes, channel.deadline()); });
+          [&] { lane.receive({.name = "x"}, rank.index(), bytes, lane.deadline()); });
   // A second operation while one is under way; the first is not harmed.
-  const auto first = channel.barrier({.name = "first"}, channel.deadline());
+  const auto first = lane.barrier({.name = "first"}, lane.deadline());
   refused(ErrorCode::kFailedPrecondition, "is not done",
-          [&] { channel.barrier({.name = "second"}, channel.deadline()); });
+          [&] { lane.barrier({.name = "second"}, lane.deadline()); });
   first->wait();
   rank.meet();
 });
 
-class CommunicatorTransfers : public ::testing::TestWithParam<Backend> {
+class LaneTransfers : public ::testing::TestWithParam<Backend> {
  protected:
   static void run(const Scenario& scenario, std::initializer_list<int> sizes) {
     for (const int size : sizes) {
@@ -361,20 +355,20 @@ class CommunicatorTransfers : public ::testing::TestWithParam<Backend> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorTransfers, ::testing::ValuesIn(transfer_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, LaneTransfers, ::testing::ValuesIn(transfer_backends()),
                          parameter_name);
 
-TEST_P(CommunicatorTransfers, ExchangeOfAllWithAll) { run(kExchange, {1, 2, 3, 4, 5}); }
-TEST_P(CommunicatorTransfers, ExchangeInARing) { run(kRing, {2, 3, 5}); }
-TEST_P(CommunicatorTransfers, AllGatherOfUnevenAndEmptySizes) { run(kAllGather, {1, 2, 3, 4, 5}); }
-TEST_P(CommunicatorTransfers, BroadcastFromEachRoot) { run(kBroadcast, {1, 2, 3, 4, 5}); }
-TEST_P(CommunicatorTransfers, SendAndReceive) { run(kSendReceive, {2, 3}); }
-TEST_P(CommunicatorTransfers, BarrierWaitsForAll) { run(kBarrier, {1, 2, 3, 5}); }
-TEST_P(CommunicatorTransfers, ManySmallOperations) { run(kManySmall, {1, 2, 3, 5}); }
-TEST_P(CommunicatorTransfers, NothingOvertakes) { run(kOrder, {2, 4}); }
-TEST_P(CommunicatorTransfers, ChannelsAreIndependent) { run(kChannels, {2, 3}); }
-TEST_P(CommunicatorTransfers, OneThreadCanMoveOnSeveralTransfers) { run(kFutures, {1, 2, 3}); }
-TEST_P(CommunicatorTransfers, WrongUseIsRefusedAndHarmsNothing) { run(kRulesOfUse, {1, 2}); }
+TEST_P(LaneTransfers, ExchangeOfAllWithAll) { run(kExchange, {1, 2, 3, 4, 5}); }
+TEST_P(LaneTransfers, ExchangeInARing) { run(kRing, {2, 3, 5}); }
+TEST_P(LaneTransfers, AllGatherOfUnevenAndEmptySizes) { run(kAllGather, {1, 2, 3, 4, 5}); }
+TEST_P(LaneTransfers, BroadcastFromEachRoot) { run(kBroadcast, {1, 2, 3, 4, 5}); }
+TEST_P(LaneTransfers, SendAndReceive) { run(kSendReceive, {2, 3}); }
+TEST_P(LaneTransfers, BarrierWaitsForAll) { run(kBarrier, {1, 2, 3, 5}); }
+TEST_P(LaneTransfers, ManySmallOperations) { run(kManySmall, {1, 2, 3, 5}); }
+TEST_P(LaneTransfers, NothingOvertakes) { run(kOrder, {2, 4}); }
+TEST_P(LaneTransfers, ChannelsAreIndependent) { run(kChannels, {2, 3}); }
+TEST_P(LaneTransfers, OneThreadCanMoveOnSeveralTransfers) { run(kFutures, {1, 2, 3}); }
+TEST_P(LaneTransfers, WrongUseIsRefusedAndHarmsNothing) { run(kRulesOfUse, {1, 2}); }
 
 }  // namespace transfers
 }  // namespace tutti::group_tests

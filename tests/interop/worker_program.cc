@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
     testing::TrainingOptions options;
     options.with_norm = true;
     options.before_step = [&](int step) {
-      const bool mine = strategy.extended().worker_index() == 1 &&
+      const bool mine = strategy.extended().workers().rank() == 1 &&
                         get_replica_context()->replica_id_in_sync_group() % replicas == 0;
       if (step != when || !mine) return;
       if (end == "die") kill(getpid(), SIGKILL);

@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/strategy/internal/multi_worker_extended.h"
 #include "tutti/strategy/internal/tally.h"
 
 #include "tests/multi_worker/shapes.h"
@@ -35,7 +34,7 @@ at::Tensor loss_of(const Replicated<Net>& model, int64_t rows = 2) {
 }
 
 bool is_worker(const Strategy& strategy, int worker) {
-  return strategy.extended().worker_index() == worker;
+  return strategy.extended().workers().rank() == worker;
 }
 
 // The calls that follow are the same again, so they could be taken for those that were left out.

@@ -35,7 +35,7 @@ std::string train_in_cluster(int workers, int local, bool with_norm = false,
   std::vector<std::string> results(static_cast<size_t>(workers));
   cluster.run([&](const Strategy& strategy) {
     EXPECT_EQ(strategy.num_replicas_in_sync(), workers * local);
-    results[static_cast<size_t>(strategy.extended().worker_index())] =
+    results[static_cast<size_t>(strategy.extended().workers().rank())] =
         train(strategy, with(with_norm));
   });
   for (const std::string& each : results) EXPECT_TRUE(each == results[0]);
@@ -95,7 +95,7 @@ TEST(Equality, BetweenNumbersOfReplicasUpToRounding) {
     std::vector<at::Tensor>& result = results.emplace_back();
     InProcessCluster(workers, cluster).run([&](const Strategy& strategy) {
       std::vector<at::Tensor> mine = testing::train_tensors(strategy, options);
-      if (strategy.extended().worker_index() == 0) result = std::move(mine);
+      if (strategy.extended().workers().rank() == 0) result = std::move(mine);
     });
   }
   for (size_t i = 1; i < results.size(); ++i) {
@@ -113,7 +113,7 @@ std::string train_two_by_two(const testing::TrainingOptions& options) {
   InProcessCluster(2, {.devices = cpus(2), .runner = {.threads_per_replica = 1}})
       .run([&](const Strategy& strategy) {
         std::string mine = train(strategy, options);
-        if (strategy.extended().worker_index() == 0) result = std::move(mine);
+        if (strategy.extended().workers().rank() == 0) result = std::move(mine);
       });
   return result;
 }

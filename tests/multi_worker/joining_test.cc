@@ -17,8 +17,8 @@
 #include "tutti/device/cpu_threads.h"
 #include "tutti/group/join.h"
 #include "tutti/group/rendezvous/rendezvous.h"
-#include "tutti/strategy/in_process_cluster.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
+#include "tutti/testing/in_process_cluster.h"
 
 #include "tests/support/expect_error.h"
 #include "tests/support/scoped_environment.h"

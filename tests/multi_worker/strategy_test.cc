@@ -13,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include "tutti/group/connect.h"
-#include "tutti/strategy/internal/multi_worker_extended.h"
 
 #include "tests/multi_worker/shapes.h"
 #include "tests/support/expect_error.h"
@@ -33,12 +32,12 @@ at::Tensor of_replica(int64_t rows = 3) {
 TEST_P(MultiWorker, CountsReplicasOverAllWorkers) {
   run([&](const Strategy& strategy) {
     EXPECT_EQ(strategy.num_replicas_in_sync(), all());
-    EXPECT_EQ(strategy.extended().num_workers(), workers());
+    EXPECT_EQ(strategy.extended().workers().size(), workers());
     EXPECT_TRUE(strategy.extended().in_multi_worker_mode());
     const auto ids = strategy.run([] { return get_replica_context()->replica_id_in_sync_group(); });
     ASSERT_EQ(strategy.local_results(ids).size(), static_cast<size_t>(local()));
     for (int i = 0; i < local(); ++i) {
-      EXPECT_EQ(ids[static_cast<size_t>(i)], strategy.extended().worker_index() * local() + i);
+      EXPECT_EQ(ids[static_cast<size_t>(i)], strategy.extended().workers().rank() * local() + i);
     }
   });
 }
@@ -75,7 +74,7 @@ TEST_P(MultiWorker, ReducesGathersAndAllReduces) {
 TEST_P(MultiWorker, CombinesPlainValuesOverWorkers) {
   if (workers() == 1) return;
   run([&](const Strategy& strategy) {
-    const int w = strategy.extended().worker_index();
+    const int w = strategy.extended().workers().rank();
     const at::Tensor mine = at::arange(6, at::kFloat).view({3, 2}) + static_cast<float>(10 * w);
     at::Tensor sum = at::zeros({3, 2});
     std::vector<at::Tensor> parts;
@@ -121,12 +120,10 @@ TEST_P(MultiWorker, ReducesToDestinations) {
 TEST_P(MultiWorker, PacksSmallTensorsAsAsked) {
   if (workers() == 1) return;
   run([&](const Strategy& strategy) {
-    const Communicator& channel = dynamic_cast<internal::MultiWorkerExtended&>(strategy.extended())
-                                      .group()
-                                      .channel(GroupChannel::kCollectives);
+    const Lane& lane = strategy.extended().workers().lane(LaneKind::kCollectives);
     // 20 tensors of 4000 bytes, then one that travels alone.
     const auto exchanges = [&](int64_t bytes_per_pack) {
-      const uint64_t before = channel.operations();
+      const uint64_t before = lane.operations();
       const auto sums = strategy.run([&] {
         const int id = get_replica_context()->replica_id_in_sync_group();
         std::vector<at::Tensor> tensors;
@@ -141,7 +138,7 @@ TEST_P(MultiWorker, PacksSmallTensorsAsAsked) {
         EXPECT_TRUE(at::equal(sums[0][static_cast<size_t>(i)], at::full({1000}, expected))) << i;
       }
       EXPECT_EQ(sums[0][20][99'999].item<float>(), 0.5F * (ids + static_cast<float>(all())));
-      return channel.operations() - before;
+      return lane.operations() - before;
     };
     EXPECT_EQ(exchanges(0), 2U) << "one pack, and the large one";
     EXPECT_EQ(exchanges(1), 21U);
@@ -185,7 +182,7 @@ TEST_P(MultiWorker, KeepsVariablesAlike) {
     const auto scope = strategy.scope();
     // Each worker brings another value; that of worker 0 counts.
     const Variable mirrored(
-        at::full({2}, 1.0F + static_cast<float>(strategy.extended().worker_index())),
+        at::full({2}, 1.0F + static_cast<float>(strategy.extended().workers().rank())),
         {.name = "mirrored", .aggregation = VariableAggregation::kMean});
     const Variable first(at::zeros({2}),
                          {.name = "first", .aggregation = VariableAggregation::kOnlyFirstReplica});
@@ -316,12 +313,11 @@ TEST_P(MultiWorker, TrainsTheSameWithSparseTablesAndClipping) {
 TEST_P(MultiWorker, ExchangesNothingInAStepBesidesBucketsAndFlags) {
   if (workers() == 1) return;
   run([&](const Strategy& strategy) {
-    auto& group = dynamic_cast<internal::MultiWorkerExtended&>(strategy.extended()).group();
+    auto& group = strategy.extended().workers();
     const auto operations = [&] {
       std::vector<uint64_t> counts;
-      for (const GroupChannel each :
-           {GroupChannel::kCollectives, GroupChannel::kGradients, GroupChannel::kFlags}) {
-        counts.push_back(group.channel(each).operations());
+      for (const LaneKind each : {LaneKind::kCollectives, LaneKind::kGradients, LaneKind::kFlags}) {
+        counts.push_back(group.lane(each).operations());
       }
       return counts;
     };
@@ -344,10 +340,8 @@ TEST_P(MultiWorker, AveragesOverTheRowsOfAllWorkersWithoutAnExchange) {
   const int64_t rows = 3 * 8 + 5;
   const at::Tensor all = torch::arange(rows, at::kDouble).unsqueeze(1);
   run([&](const Strategy& strategy) {
-    auto* const workers = dynamic_cast<internal::MultiWorkerExtended*>(&strategy.extended());
     const auto exchanges = [&] {
-      if (workers == nullptr) return uint64_t{0};
-      return workers->group().channel(GroupChannel::kCollectives).operations();
+      return strategy.extended().workers().lane(LaneKind::kCollectives).operations();
     };
     const auto batches = strategy.distribute_dataset(data::from_tensor_slices(all).batch(8));
     std::vector<int64_t> seen;
@@ -465,7 +459,7 @@ TEST_P(MultiWorker, PassesAnExceptionToAllWorkersAtOnce) {
   using Clock = std::chrono::steady_clock;
   std::atomic<int> waiting{workers() - 1};
   const auto errors = InProcessCluster(workers(), options()).try_run([&](const Strategy& strategy) {
-    const int worker = strategy.extended().worker_index();
+    const int worker = strategy.extended().workers().rank();
     try {
       for (int step = 0; step < 5; ++step) {
         strategy.run([&] {
@@ -506,9 +500,9 @@ TEST_P(MultiWorker, StopsAfterTheSameStepEverywhere) {
     for (auto& batch : batches) {
       if (extended.stop_requested()) break;
       strategy.run([](const at::Tensor& x) { return x.size(0); }, batch);
-      if (++steps == 7 && extended.worker_index() == workers() - 1) extended.request_stop();
+      if (++steps == 7 && extended.workers().rank() == workers() - 1) extended.request_stop();
     }
-    stopped[static_cast<size_t>(extended.worker_index())] = steps;
+    stopped[static_cast<size_t>(extended.workers().rank())] = steps;
     // All are in step: this would fail otherwise.
     EXPECT_EQ(strategy.reduce(ReduceOp::kSum, strategy.run([] { return 1; })), all());
   });
@@ -525,7 +519,7 @@ TEST_P(MultiWorker, RefusesModelsThatDiffer) {
   options.devices = cpus(local());
   options.communication_options.implementation = GetParam().way;
   const auto errors = InProcessCluster(workers(), options).try_run([&](const Strategy& strategy) {
-    const int wide = strategy.extended().worker_index() == 1 ? 5 : 4;
+    const int wide = strategy.extended().workers().rank() == 1 ? 5 : 4;
     auto model = replicate<torch::nn::LinearImpl>(strategy, 3, wide);
     strategy.reduce(ReduceOp::kSum,
                     strategy.run([] { return 1; }));  // worker 0 waits for nobody before
@@ -588,7 +582,7 @@ TEST(MultiWorkerStrategy, ConfiguresMirroredStrategiesToOneOfTwoWorkers) {
                                         .runner = {.threads_per_replica = 1}});
     strategy.configure(cluster, "worker", task);
     EXPECT_EQ(strategy.num_replicas_in_sync(), 4);
-    EXPECT_EQ(strategy.extended().worker_index(), task);
+    EXPECT_EQ(strategy.extended().workers().rank(), task);
     EXPECT_EQ(strategy.extended().communication_options().bytes_per_pack, 77);
     const auto ids = strategy.run([] { return get_replica_context()->replica_id_in_sync_group(); });
     EXPECT_EQ(ids[1], 2 * task + 1);
@@ -629,7 +623,7 @@ TEST(MultiWorkerStrategy, SaysWhyThereIsNoSharedMemory) {
 TEST(MultiWorkerStrategy, ASmallVariableIsNotMadeWithoutAWorkerThatHasLeft) {
   for (const int leaver : {0, 1}) {
     const auto errors = InProcessCluster(2).try_run([&](const Strategy& strategy) {
-      if (strategy.extended().worker_index() == leaver) throw std::runtime_error("leaves");
+      if (strategy.extended().workers().rank() == leaver) throw std::runtime_error("leaves");
       strategy.scope([] { return Variable(1.0, {.name = "small"}); });
     });
     const auto rethrow = [&] {

@@ -10,8 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/strategy/internal/multi_worker_extended.h"
-
 #include "tests/multi_worker/shapes.h"
 
 namespace tutti::multi_worker_training_test {
@@ -281,18 +279,16 @@ TEST_P(TrainingOverWorkers, ClipsWithSparseTables) {
 TEST_P(TrainingOverWorkers, SendsNothingInAStepBesidesBucketsAndOneNote) {
   if (workers() == 1) return;
   run([&](const Strategy& strategy) {
-    auto& group = dynamic_cast<internal::MultiWorkerExtended&>(strategy.extended()).group();
-    const auto operations = [&](GroupChannel channel) {
-      return group.channel(channel).operations();
-    };
+    auto& group = strategy.extended().workers();
+    const auto operations = [&](LaneKind channel) { return group.lane(channel).operations(); };
     auto model = replicate<Net>(strategy);
     DistributedOptimizer<torch::optim::Adam> optimizer(model, torch::optim::AdamOptions(0.05));
     const at::Tensor rows = at::arange(6 * 40, at::kFloat).view({40, 6}).sin();
     const auto batches = strategy.distribute_dataset(data::from_tensor_slices(rows).batch(12));
-    const uint64_t collectives = operations(GroupChannel::kCollectives);
-    const uint64_t gradients = operations(GroupChannel::kGradients);
-    const uint64_t notes = operations(GroupChannel::kFlags);
-    const uint64_t input = group.channel(GroupChannel::kInput).bytes_sent();
+    const uint64_t collectives = operations(LaneKind::kCollectives);
+    const uint64_t gradients = operations(LaneKind::kGradients);
+    const uint64_t notes = operations(LaneKind::kFlags);
+    const uint64_t input = group.lane(LaneKind::kInput).bytes_sent();
     uint64_t steps = 0;
     for (auto& batch : batches) {
       strategy.run(
@@ -306,12 +302,12 @@ TEST_P(TrainingOverWorkers, SendsNothingInAStepBesidesBucketsAndOneNote) {
       ++steps;
     }
     EXPECT_EQ(steps, 4U);
-    EXPECT_EQ(operations(GroupChannel::kCollectives), collectives);
-    EXPECT_EQ(operations(GroupChannel::kGradients), gradients + steps) << "one bucket";
-    EXPECT_EQ(operations(GroupChannel::kFlags), notes + steps);
+    EXPECT_EQ(operations(LaneKind::kCollectives), collectives);
+    EXPECT_EQ(operations(LaneKind::kGradients), gradients + steps) << "one bucket";
+    EXPECT_EQ(operations(LaneKind::kFlags), notes + steps);
     // One note of 40 bytes to each other worker before each step, and one that says it is over.
     const uint64_t peers = static_cast<uint64_t>(workers()) - 1;
-    EXPECT_EQ(group.channel(GroupChannel::kInput).bytes_sent(), input + (steps + 1) * peers * 40);
+    EXPECT_EQ(group.lane(LaneKind::kInput).bytes_sent(), input + (steps + 1) * peers * 40);
   });
 }
 

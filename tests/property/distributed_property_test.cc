@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random pipelines distributed over claimed workers: every policy against a model of which rows
+// Random pipelines distributed over several workers: every policy against a model of which rows
 // each replica gets in each step.
 
 #include <rapidcheck.h>
@@ -19,7 +19,7 @@
 
 #include "tests/property/check_property.h"
 #include "tests/property/pipelines.h"
-#include "tests/strategy/claimed_workers.h"
+#include "tests/strategy/worker_threads.h"
 #include "tests/support/log_capture.h"
 
 namespace tutti::property::distributed_property_test {

@@ -37,9 +37,8 @@ using test::tree_reduced;
 class OnePlaceExtended final : public LocalExtended {
  public:
   explicit OnePlaceExtended(int replicas)
-      : LocalExtended("OnePlaceStrategy", devices(replicas), nullptr, {}) {}
-
-  const std::vector<DeviceSpec>& parameter_devices() const override { return place_; }
+      : LocalExtended("OnePlaceStrategy", devices(replicas), nullptr, {},
+                      {.parameter_devices = {DeviceSpec::canonical("CPU:7")}}) {}
 
  private:
   static std::vector<DeviceSpec> devices(int count) {
@@ -52,8 +51,6 @@ class OnePlaceExtended final : public LocalExtended {
     return make_aggregating_variable(std::move(definition),
                                      static_cast<size_t>(num_local_replicas()));
   }
-
-  const std::vector<DeviceSpec> place_ = {DeviceSpec::canonical("CPU:7")};
 };
 
 class AggregatingVariable : public testing::TestWithParam<int> {

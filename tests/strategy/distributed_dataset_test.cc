@@ -15,7 +15,7 @@
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
 
-#include "tests/strategy/claimed_workers.h"
+#include "tests/strategy/worker_threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"
 
@@ -381,11 +381,11 @@ TEST(DistributedDataset, SaysHowItSharded) {
   }
   test::LogCapture log;
   read_workers(2, 2, data::range(8).batch(4));
-  EXPECT_TRUE(
-      log_has(log, LogLevel::kInfo,
-              "ClaimedWorkerStrategy: input of worker 1 of 2: sharded by data (kData), because "
-              "its elements are not read file by file: of the 4 pieces of each batch this "
-              "worker keeps numbers 1 and 3."));
+  EXPECT_TRUE(log_has(
+      log, LogLevel::kInfo,
+      "MultiWorkerMirroredStrategy: input of worker 1 of 2: sharded by data (kData), because "
+      "its elements are not read file by file: of the 4 pieces of each batch this "
+      "worker keeps numbers 1 and 3."));
 }
 
 TEST(DistributedDataset, RefusesOptionsThatContradictEachOther) {

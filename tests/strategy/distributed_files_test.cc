@@ -16,7 +16,7 @@
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/mirrored_strategy.h"
 
-#include "tests/strategy/claimed_workers.h"
+#include "tests/strategy/worker_threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/temp_folder.h"

@@ -529,16 +529,11 @@ TEST_P(ReplicatedSizes, BuffersComeToAgree) {
 
 // ---- one memory for the parameters of all replicas --------------------------------
 
-class SharingExtended final : public LocalExtended {
- public:
-  using LocalExtended::LocalExtended;
-  bool shares_parameters() const override { return true; }
-};
-
 TEST(Replicated, ParametersOfCentralStorageLieInOneMemory) {
   const Strategy like = mirrored(3);
-  const Strategy strategy(std::make_shared<SharingExtended>(
-      "SharingStrategy", like.extended().worker_devices(), nullptr, ReplicaRunnerOptions{}));
+  const Strategy strategy(std::make_shared<LocalExtended>(
+      "SharingStrategy", like.extended().worker_devices(), nullptr, ReplicaRunnerOptions{},
+      StrategyTraits{.shares_parameters = true}));
   const auto model = replicate<Net>(strategy, 3, 2);
   const auto check = [&] {
     for (size_t i = 0; i < model.modules()->parameter_names().size(); ++i) {

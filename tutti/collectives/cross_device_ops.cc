@@ -288,4 +288,24 @@ std::unique_ptr<GradientReducer> CrossDeviceOps::make_gradient_reducer(
   return std::make_unique<internal::DeviceGradientReducer>(*this, std::move(buckets), options);
 }
 
+void CrossDeviceOps::all_gather(const AllGatherBatch& batch, const CommunicationOptions& options) {
+  const at::NoGradGuard no_grad;
+  do_all_gather(batch, options);
+}
+
+void CrossDeviceOps::do_all_gather(const AllGatherBatch& batch, const CommunicationOptions&) {
+  const size_t me = batch.member();
+  for (size_t i = 0; i < batch.tensors(); ++i) {
+    const int64_t axis = batch.axis(i);
+    std::vector<at::Tensor> parts;
+    int64_t begin = 0;
+    for (size_t r = 0; r < batch.replicas(); ++r) {
+      const at::Tensor& part = batch.part(r, i);
+      if (r < me) begin += part.size(axis);
+      parts.push_back(part.to(batch.part(me, i).device()));
+    }
+    batch.give(me, i, at::cat(parts, axis), begin);
+  }
+}
+
 }  // namespace tutti

@@ -12,7 +12,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -42,6 +43,7 @@ class AllReduceBatch {
   using TensorOf = FunctionRef<at::Tensor&(size_t replica, size_t tensor)>;
   using MemoryOf = FunctionRef<Memory(size_t replica, size_t tensor)>;
   using ClaimsOf = FunctionRef<std::atomic<int64_t>&(size_t member)>;
+  using NameOf = FunctionRef<std::string()>;
 
   /// The team is either one thread or the threads of all replicas.
   struct Team {
@@ -50,9 +52,9 @@ class AllReduceBatch {
     ClaimsOf claims = {};
   };
 
-  /// `like` are tensors with the dtypes and shapes of the inputs. `name` outlives the batch.
+  /// `like` are tensors with the dtypes and shapes of the inputs.
   AllReduceBatch(ReduceOp op, size_t replicas, std::span<at::Tensor* const> like, TensorOf input,
-                 TensorOf output, MemoryOf memory, Team team, std::string_view name = "all_reduce")
+                 TensorOf output, MemoryOf memory, Team team, NameOf name = {})
       : op_(op),
         replicas_(replicas),
         like_(like),
@@ -72,7 +74,7 @@ class AllReduceBatch {
 
   /// Of the call or the variable that it is for: for people, and to notice workers that reduce
   /// different things.
-  std::string_view name() const { return name_; }
+  std::string name() const { return name_ ? name_() : "all_reduce"; }
 
   /// Which of how many members calls.
   size_t member() const { return team_.member; }
@@ -90,7 +92,38 @@ class AllReduceBatch {
   TensorOf output_;
   MemoryOf memory_;
   Team team_;
-  std::string_view name_;
+  NameOf name_;
+};
+
+/// Tensors to concatenate over all local replicas, as one member of the team that does it sees
+/// them. The team is the threads of all replicas: member r is replica r.
+class AllGatherBatch {
+ public:
+  using PartOf = FunctionRef<const at::Tensor&(size_t replica, size_t tensor)>;
+  /// Takes a result for a replica, and where the replica's own part begins in it.
+  using GiveFn = FunctionRef<void(size_t replica, size_t tensor, at::Tensor all, int64_t begin)>;
+
+  AllGatherBatch(size_t replicas, std::span<const int64_t> axes, PartOf part, GiveFn give,
+                 size_t member)
+      : replicas_(replicas), axes_(axes), part_(part), give_(give), member_(member) {}
+
+  size_t replicas() const { return replicas_; }
+  size_t tensors() const { return axes_.size(); }
+  int64_t axis(size_t tensor) const { return axes_[tensor]; }
+  const at::Tensor& part(size_t replica, size_t tensor) const { return part_(replica, tensor); }
+  void give(size_t replica, size_t tensor, at::Tensor all, int64_t begin) const {
+    give_(replica, tensor, std::move(all), begin);
+  }
+
+  /// Which member calls.
+  size_t member() const { return member_; }
+
+ private:
+  size_t replicas_;
+  std::span<const int64_t> axes_;
+  PartOf part_;
+  GiveFn give_;
+  size_t member_;
 };
 
 /// A value to reduce and where it shall go.
@@ -147,6 +180,10 @@ class CrossDeviceOps {
   /// calls it at the same time; the outputs are complete when all have returned.
   void all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options);
 
+  /// Concatenates a batch for every replica. Every member of the team calls it; results are
+  /// complete when all have returned.
+  void all_gather(const AllGatherBatch& batch, const CommunicationOptions& options);
+
   /// Slices of all replicas, one after the other, from those of the local ones; kMean divides by
   /// the number of replicas. Errors begin with `who`.
   virtual IndexedSlices combine_slices(const char* who, ReduceOp op,
@@ -184,6 +221,10 @@ class CrossDeviceOps {
   /// Does the share of batch.member(). By default member 0 calls do_reduce for
   /// each tensor and copies the result to every replica.
   virtual void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options);
+
+  /// Does the share of batch.member(). By default each member concatenates for itself, on the
+  /// device of its part.
+  virtual void do_all_gather(const AllGatherBatch& batch, const CommunicationOptions& options);
 
  private:
   std::shared_ptr<Arena> arena_;

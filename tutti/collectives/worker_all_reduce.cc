@@ -45,13 +45,13 @@ struct Cursor {
 
 class AllReduceTransfer : public Transfer {
  public:
-  AllReduceTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction&& reduction,
+  AllReduceTransfer(Lane& lane, const WorkerTree& tree, WorkerReduction&& reduction,
                     const Operation& operation, Deadline deadline)
-      : Transfer(communicator, operation, deadline),
+      : Transfer(lane, operation, deadline),
         tree_(tree),
         job_(std::move(reduction)),
-        me_(communicator.rank()),
-        workers_(communicator.size()),
+        me_(lane.rank()),
+        workers_(lane.size()),
         in_bytes_(c10::elementSize(node_dtype(job_.op, job_.dtype))),
         out_bytes_(c10::elementSize(job_.dtype)),
         inputs_(tree.tree().nodes().size()) {}
@@ -68,7 +68,7 @@ class AllReduceTransfer : public Transfer {
       const size_t nodes = tree_.nodes(r).size();
       const std::byte* from = nullptr;
       if (r != me_) {
-        const Incoming* const incoming = communicator_.peek(r, fingerprint_);
+        const Incoming* const incoming = lane_.peek(r, fingerprint_);
         check_message(r, *incoming, nodes * static_cast<size_t>(count) * in_bytes_);
         from = incoming->bytes.data();
       }
@@ -98,7 +98,7 @@ class AllReduceTransfer : public Transfer {
   void check_message(int rank, const Incoming& incoming, size_t bytes) {
     const bool same_count = incoming.head.total == static_cast<uint64_t>(job_.count);
     if (same_count && incoming.bytes.size() == bytes) return;
-    WorkerGroup& group = communicator_.group();
+    WorkerGroup& group = lane_.group();
     const std::string text =
         same_count ? message(" sent ", incoming.bytes.size(), " bytes where ", bytes,
                              " were expected by ", group.name(me_), ".")
@@ -110,7 +110,7 @@ class AllReduceTransfer : public Transfer {
   }
 
   void post(int rank, uint64_t tag, Link::Pieces pieces, Link::Use use) {
-    communicator_.post(rank, fingerprint_, tag, static_cast<uint64_t>(job_.count), pieces, use);
+    lane_.post(rank, fingerprint_, tag, static_cast<uint64_t>(job_.count), pieces, use);
   }
 
   void post_nodes(int rank, int64_t begin, int64_t count, Link::Use use) {
@@ -123,20 +123,20 @@ class AllReduceTransfer : public Transfer {
 
   int first_without_message() {
     for (int r = 0; r < workers_; ++r) {
-      if (r != me_ && communicator_.peek(r, fingerprint_) == nullptr) return r;
+      if (r != me_ && lane_.peek(r, fingerprint_) == nullptr) return r;
     }
     return kDone;
   }
 
   void pop_all() {
     for (int r = 0; r < workers_; ++r) {
-      if (r != me_) communicator_.pop(r);
+      if (r != me_) lane_.pop(r);
     }
   }
 
   int first_not_drained() {
     for (int r = 0; r < workers_; ++r) {
-      if (r != me_ && !communicator_.link(r).drained()) return r;
+      if (r != me_ && !lane_.link(r).drained()) return r;
     }
     return kDone;
   }
@@ -156,13 +156,13 @@ class AllReduceTransfer : public Transfer {
 // finishes the tree.
 class WholeTransfer final : public AllReduceTransfer {
  public:
-  WholeTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction&& reduction,
+  WholeTransfer(Lane& lane, const WorkerTree& tree, WorkerReduction&& reduction,
                 const Operation& operation, Deadline deadline)
-      : AllReduceTransfer(communicator, tree, std::move(reduction), operation, deadline),
+      : AllReduceTransfer(lane, tree, std::move(reduction), operation, deadline),
         posted_(static_cast<size_t>(workers_)) {}
 
  private:
-  int step() override {
+  int try_advance() override {
     if (!prepared_ && job_.prepare) job_.prepare(0, job_.count);
     prepared_ = true;
     const int blocked = post_all();
@@ -183,8 +183,8 @@ class WholeTransfer final : public AllReduceTransfer {
     for (int r = 0; r < workers_; ++r) {
       bool& posted = posted_[static_cast<size_t>(r)];
       if (r == me_ || posted) continue;
-      if (communicator_.link(r).can_post()) {
-        post_nodes(r, 0, job_.count, Link::Use::kAndWrite);
+      if (lane_.link(r).can_post()) {
+        post_nodes(r, 0, job_.count, Link::Use::kCopyFirst);
         posted = true;
       } else {
         blocked = r;
@@ -200,20 +200,21 @@ class WholeTransfer final : public AllReduceTransfer {
 
 class BlockTransfer final : public AllReduceTransfer {
  public:
-  BlockTransfer(Communicator& communicator, const WorkerTree& tree, WorkerReduction&& reduction,
+  BlockTransfer(Lane& lane, const WorkerTree& tree, WorkerReduction&& reduction,
                 const Operation& operation, Deadline deadline)
-      : AllReduceTransfer(communicator, tree, std::move(reduction), operation, deadline),
-        depth_(static_cast<int64_t>(communicator.group().options().depth)),
-        use_(job_.count * static_cast<int64_t>(out_bytes_) < kDirectBytes ? Link::Use::kAndWrite
-                                                                          : Link::Use::kOnce),
+      : AllReduceTransfer(lane, tree, std::move(reduction), operation, deadline),
+        depth_(static_cast<int64_t>(lane.group().options().depth)),
+        use_(job_.count * static_cast<int64_t>(out_bytes_) < kDirectBytes
+                 ? Link::Use::kCopyFirst
+                 : Link::Use::kReadInPlace),
         posts_(static_cast<size_t>(workers_)) {
-    const auto part = static_cast<int64_t>(communicator.group().options().chunk_bytes /
-                                           (in_bytes_ * tree.max_nodes()));
+    const auto part =
+        static_cast<int64_t>(lane.group().options().chunk_bytes / (in_bytes_ * tree.max_nodes()));
     const int64_t most = std::max(part / kLineElements, int64_t{1}) * kLineElements * workers_;
     blocks_ = (job_.count + most - 1) / most;
     block_elements_ = rounded_up((job_.count + blocks_ - 1) / blocks_, kLineElements * workers_);
     posts_[static_cast<size_t>(me_)] = {blocks_, blocks_};
-    choose_results(communicator);
+    choose_results(lane);
   }
 
  private:
@@ -237,17 +238,17 @@ class BlockTransfer final : public AllReduceTransfer {
 
   // Results in private memory are copied on the way to each rank of this machine, so with several
   // they are reduced into memory that all can read.
-  void choose_results(Communicator& communicator) {
+  void choose_results(Lane& lane) {
     int near = 0;
     for (int r = 0; r < workers_; ++r) {
-      if (r == me_ || !communicator.link(r).shares_memory()) continue;
-      if (use_ == Link::Use::kOnce && communicator.link(r).reaches(job_.outputs[0])) return;
+      if (r == me_ || !lane.link(r).shares_memory()) continue;
+      if (use_ == Link::Use::kReadInPlace && lane.link(r).reaches(job_.outputs[0])) return;
       ++near;
     }
     result_bytes_ = static_cast<size_t>(block_elements_ / workers_) * out_bytes_;
     if (near < 2 || result_bytes_ == 0) return;
     kept_ = std::max(2 * depth_, static_cast<int64_t>(kResultsBytes / result_bytes_));
-    results_ = communicator.scratch(result_bytes_ * static_cast<size_t>(kept_));
+    results_ = lane.scratch(result_bytes_ * static_cast<size_t>(kept_));
     first_kept_ = static_cast<int64_t>(fingerprint_.number) * blocks_;
   }
 
@@ -263,7 +264,7 @@ class BlockTransfer final : public AllReduceTransfer {
     return results_ + static_cast<size_t>((first_kept_ + b) % kept_) * result_bytes_;
   }
 
-  int step() override {
+  int try_advance() override {
     int blocked = post_all();
     while (!taken_.at_end(blocks_)) {
       const int missing = first_without_message();
@@ -294,7 +295,7 @@ class BlockTransfer final : public AllReduceTransfer {
     while (!at.at_end(blocks_)) {
       const bool gather = at.phase(blocks_, depth_) == Phase::kGather;
       if (!gather && at.spreads >= taken_.gathers) return true;  // not reduced yet
-      if (!communicator_.link(rank).can_post()) return false;
+      if (!lane_.link(rank).can_post()) return false;
       if (gather) {
         prepare(at.gathers);
         const Range theirs = part(at.gathers, rank);
@@ -305,7 +306,8 @@ class BlockTransfer final : public AllReduceTransfer {
         const Range mine = part(at.spreads, me_);
         const std::span<const std::byte> piece(
             result(at.spreads), static_cast<size_t>(mine.end - mine.begin) * out_bytes_);
-        post(rank, 1, Link::Pieces(&piece, 1), results_ == nullptr ? use_ : Link::Use::kOnce);
+        post(rank, 1, Link::Pieces(&piece, 1),
+             results_ == nullptr ? use_ : Link::Use::kReadInPlace);
         ++at.spreads;
       }
     }
@@ -329,7 +331,7 @@ class BlockTransfer final : public AllReduceTransfer {
   void take_spread(int64_t b) {
     for (int r = 0; r < workers_; ++r) {
       if (r == me_) continue;
-      const Incoming* const incoming = communicator_.peek(r, fingerprint_);
+      const Incoming* const incoming = lane_.peek(r, fingerprint_);
       const Range theirs = part(b, r);
       const size_t bytes = static_cast<size_t>(theirs.end - theirs.begin) * out_bytes_;
       check_message(r, *incoming, bytes);
@@ -339,7 +341,7 @@ class BlockTransfer final : public AllReduceTransfer {
             static_cast<std::byte*>(output) + static_cast<size_t>(theirs.begin) * out_bytes_,
             incoming->bytes.data(), bytes);
       }
-      communicator_.pop(r);
+      lane_.pop(r);
     }
     if (job_.reduced) job_.reduced(block(b).begin, block(b).end);
   }
@@ -393,11 +395,11 @@ void reduce_own_nodes(const WorkerTree& tree, int worker, ReduceOp op, at::Scala
   }
 }
 
-std::unique_ptr<Transfer> start_all_reduce(Communicator& communicator, const WorkerTree& tree,
+std::unique_ptr<Transfer> start_all_reduce(Lane& lane, const WorkerTree& tree,
                                            WorkerReduction reduction, Operation operation,
                                            Deadline deadline) {
-  TUTTI_CHECK(tree.workers() == communicator.size() && !reduction.outputs.empty() &&
-              reduction.nodes.size() == tree.nodes(communicator.rank()).size());
+  TUTTI_CHECK(tree.workers() == lane.size() && !reduction.outputs.empty() &&
+              reduction.nodes.size() == tree.nodes(lane.rank()).size());
   operation.kind = OperationKind::kAllReduce;
   operation.op = reduction.op;
   operation.dtype = reduction.dtype;
@@ -405,11 +407,9 @@ std::unique_ptr<Transfer> start_all_reduce(Communicator& communicator, const Wor
                        c10::elementSize(node_dtype(reduction.op, reduction.dtype)) *
                        tree.max_nodes();
   if (bytes <= kWholeBytes) {
-    return std::make_unique<WholeTransfer>(communicator, tree, std::move(reduction), operation,
-                                           deadline);
+    return std::make_unique<WholeTransfer>(lane, tree, std::move(reduction), operation, deadline);
   }
-  return std::make_unique<BlockTransfer>(communicator, tree, std::move(reduction), operation,
-                                         deadline);
+  return std::make_unique<BlockTransfer>(lane, tree, std::move(reduction), operation, deadline);
 }
 
 }  // namespace tutti

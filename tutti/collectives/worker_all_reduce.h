@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reduces values of all replicas of all workers by the canonical tree, over any communicator. Each
+// Reduces values of all replicas of all workers by the canonical tree, over any lane. Each
 // worker computes the nodes of the tree that lie among its own replicas and sends parts of them to
 // the owners of those parts, who finish the tree; then everybody gets the results of everybody.
 //
@@ -21,7 +21,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "tutti/collectives/reduction_tree.h"
-#include "tutti/group/communicator.h"
+#include "tutti/group/worker_group.h"
 
 namespace tutti {
 
@@ -71,7 +71,7 @@ void reduce_own_nodes(const WorkerTree& tree, int worker, ReduceOp op, at::Scala
 
 /// Begins a reduction; operation.kind, op and dtype are filled in. The reduction is moved on by the
 /// transfer's advance() and wait().
-std::unique_ptr<Transfer> start_all_reduce(Communicator& communicator, const WorkerTree& tree,
+std::unique_ptr<Transfer> start_all_reduce(Lane& lane, const WorkerTree& tree,
                                            WorkerReduction reduction, Operation operation,
                                            Deadline deadline);
 

@@ -9,6 +9,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/sum.h>
 #include <c10/util/SmallVector.h>
 
 #include "tutti/base/error.h"
@@ -25,10 +26,6 @@ namespace {
 constexpr int64_t kPackUpToBytes = 256 << 10;
 // Before the elements of a gathered tensor; keeps them aligned.
 constexpr size_t kGatherHeadBytes = 64;
-
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-}
 
 at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
@@ -83,9 +80,9 @@ void WorkerCrossDeviceOps::reduce_part(ReduceOp op, const Part& part,
   Operation operation;
   operation.name = part.name;
   operation.sizes = part.sizes;
-  Communicator& channel = group_->channel(GroupChannel::kCollectives);
-  wait(start_all_reduce(channel, part.tree, std::move(job), operation,
-                        channel.deadline(options.timeout)));
+  Lane& lane = group_->lane(LaneKind::kCollectives);
+  wait(
+      start_all_reduce(lane, part.tree, std::move(job), operation, lane.deadline(options.timeout)));
 }
 
 at::Tensor WorkerCrossDeviceOps::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
@@ -96,7 +93,7 @@ at::Tensor WorkerCrossDeviceOps::do_reduce(ReduceOp op, const PerReplica<at::Ten
 at::Tensor WorkerCrossDeviceOps::reduce_named(std::string_view name, ReduceOp op,
                                               const PerReplica<at::Tensor>& value,
                                               const CommunicationOptions& options) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(turn());
   const at::ScalarType dtype = value[0].scalar_type();
   const bool exact = reduced_dtype(op, dtype) == dtype;
   const at::ScalarType reduced = exact ? dtype : at::kLong;
@@ -119,6 +116,7 @@ at::Tensor WorkerCrossDeviceOps::reduce_named(std::string_view name, ReduceOp op
 void WorkerCrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
                                          const CommunicationOptions& options) {
   if (batch.member() != 0) return;
+  const std::string name = batch.name();
   const auto is_plain = [&](size_t t) {
     const at::ScalarType dtype = batch.like(t).scalar_type();
     return reduced_dtype(batch.op(), dtype) == dtype && batch.like(t).device().is_cpu();
@@ -131,7 +129,7 @@ void WorkerCrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
       std::vector<at::Tensor> parts;
       for (size_t r = 0; r < batch.replicas(); ++r) parts.push_back(batch.input(r, first));
       const at::Tensor reduced =
-          reduce_named(batch.name(), batch.op(), PerReplica<at::Tensor>(std::move(parts)), options);
+          reduce_named(name, batch.op(), PerReplica<at::Tensor>(std::move(parts)), options);
       for (size_t r = 0; r < batch.replicas(); ++r) batch.output(r, first).copy_(reduced);
       ++first;
       continue;
@@ -144,19 +142,19 @@ void WorkerCrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
     }
     const size_t packed = pack_end(bytes, 0, options.bytes_per_pack);
     if (packed > 1) {
-      reduce_packed(batch, first, first + packed, options);
+      reduce_packed(batch, name, first, first + packed, options);
     } else {
-      reduce_one(batch, first, options);
+      reduce_one(batch, name, first, options);
     }
     first += std::max(packed, size_t{1});
   }
 }
 
-void WorkerCrossDeviceOps::reduce_one(const AllReduceBatch& batch, size_t tensor,
-                                      const CommunicationOptions& options) {
+void WorkerCrossDeviceOps::reduce_one(const AllReduceBatch& batch, const std::string& name,
+                                      size_t tensor, const CommunicationOptions& options) {
   const at::Tensor& like = batch.like(tensor);
-  const MutexLock lock(mutex_);
-  Part part{tree_, like.scalar_type(), like.numel(), batch.name(), like.sizes(), {}, {}};
+  const MutexLock lock(turn());
+  Part part{tree_, like.scalar_type(), like.numel(), name, like.sizes(), {}, {}};
   for (size_t r = 0; r < batch.replicas(); ++r) {
     const AllReduceBatch::Memory memory = batch.memory(r, tensor);
     part.inputs.push_back(memory.input);
@@ -165,7 +163,8 @@ void WorkerCrossDeviceOps::reduce_one(const AllReduceBatch& batch, size_t tensor
   reduce_part(batch.op(), part, options);
 }
 
-void WorkerCrossDeviceOps::reduce_packed(const AllReduceBatch& batch, size_t first, size_t last,
+void WorkerCrossDeviceOps::reduce_packed(const AllReduceBatch& batch, const std::string& what,
+                                         size_t first, size_t last,
                                          const CommunicationOptions& options) {
   const at::ScalarType dtype = batch.like(first).scalar_type();
   const size_t size = c10::elementSize(dtype);
@@ -180,7 +179,7 @@ void WorkerCrossDeviceOps::reduce_packed(const AllReduceBatch& batch, size_t fir
   const auto row = [&](size_t r) {
     return static_cast<std::byte*>(packed.data_ptr()) + r * static_cast<size_t>(total) * size;
   };
-  const std::string name = message(batch.name(), " of several");
+  const std::string name = message(what, " of several");
   Part part{tree_, dtype, total, name, counts, {}, {}};
   for (size_t r = 0; r < batch.replicas(); ++r) {
     std::byte* at = row(r);
@@ -193,7 +192,7 @@ void WorkerCrossDeviceOps::reduce_packed(const AllReduceBatch& batch, size_t fir
     part.outputs.push_back(row(r));
   }
   {
-    const MutexLock lock(mutex_);
+    const MutexLock lock(turn());
     reduce_part(batch.op(), part, options);
   }
   for (size_t r = 0; r < batch.replicas(); ++r) {
@@ -206,36 +205,32 @@ void WorkerCrossDeviceOps::reduce_packed(const AllReduceBatch& batch, size_t fir
   }
 }
 
-std::vector<at::Tensor> WorkerCrossDeviceOps::gather_bytes(const at::Tensor& mine,
-                                                           std::string_view name,
-                                                           const CommunicationOptions& options) {
-  const MutexLock lock(mutex_);
-  std::vector<at::Tensor> all(static_cast<size_t>(group_->size()));
-  Communicator& channel = group_->channel(GroupChannel::kCollectives);
-  Operation operation;
-  operation.name = name;
-  wait(channel.all_gather(
-      operation, bytes_of(mine),
-      [&](int rank, size_t bytes) {
-        at::Tensor& place = all[static_cast<size_t>(rank)];
-        place = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-        return bytes_of(place);
-      },
-      channel.deadline(options.timeout)));
-  return all;
-}
-
-void WorkerCrossDeviceOps::broadcast_from_first(const at::Tensor& tensor, std::string_view name,
-                                                const CommunicationOptions& options) {
-  const MutexLock lock(mutex_);
-  const at::Tensor memory = on_host(tensor);
-  Communicator& channel = group_->channel(GroupChannel::kCollectives);
-  Operation operation;
-  operation.name = name;
-  operation.dtype = memory.scalar_type();
-  operation.sizes = memory.sizes();
-  wait(channel.broadcast(operation, 0, bytes_of(memory), channel.deadline(options.timeout)));
-  if (!memory.is_alias_of(tensor) || !tensor.is_contiguous()) tensor.copy_(memory);
+// One member does it all, as above. Each replica's part begins after those of the workers before.
+void WorkerCrossDeviceOps::do_all_gather(const AllGatherBatch& batch,
+                                         const CommunicationOptions& options) {
+  if (batch.member() != 0) return;
+  const size_t replicas = batch.replicas();
+  for (size_t i = 0; i < batch.tensors(); ++i) {
+    const int64_t axis = batch.axis(i);
+    std::vector<at::Tensor> parts;
+    const at::Tensor extents = at::empty({static_cast<int64_t>(replicas)}, at::kLong);
+    for (size_t r = 0; r < replicas; ++r) {
+      parts.push_back(batch.part(r, i).detach());
+      extents.data_ptr<int64_t>()[r] = parts.back().size(axis);
+    }
+    const std::string what = message("extents of all_gather(axis ", axis, "), leaf ", i);
+    const auto workers = group_->gather(extents.view(at::kByte), what, options.timeout);
+    int64_t begin = 0;
+    for (int w = 0; w < group_->rank(); ++w) {
+      begin += workers[static_cast<size_t>(w)].view(at::kLong).sum().item<int64_t>();
+    }
+    const at::Tensor all =
+        gather(PerReplica<at::Tensor>(parts), Destinations(parts[0]), axis, options)[0];
+    for (size_t r = 0; r < replicas; ++r) {
+      batch.give(r, i, all.to(parts[r].device(), /*non_blocking=*/false, /*copy=*/r > 0), begin);
+      begin += parts[r].size(axis);
+    }
+  }
 }
 
 // The extent along the axis goes before the elements; all other sizes must be equal.
@@ -255,7 +250,7 @@ at::Tensor WorkerCrossDeviceOps::do_gather(const PerReplica<at::Tensor>& value, 
   sizes[static_cast<size_t>(axis)] = -1;
   const std::string name = message("gather(axis ", axis, ") of ", dtype_name(local.scalar_type()),
                                    c10::IntArrayRef(sizes));
-  const std::vector<at::Tensor> all = gather_bytes(message_bytes, name, options);
+  const std::vector<at::Tensor> all = group_->gather(message_bytes, name, options.timeout);
   std::vector<at::Tensor> gathered;
   for (size_t w = 0; w < all.size(); ++w) {
     int64_t rows = 0;

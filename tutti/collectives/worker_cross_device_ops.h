@@ -6,12 +6,13 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tutti/base/mutex.h"
 #include "tutti/collectives/cross_device_ops.h"
 #include "tutti/collectives/worker_all_reduce.h"
-#include "tutti/group/communicator.h"
+#include "tutti/group/worker_group.h"
 
 namespace tutti {
 
@@ -31,35 +32,29 @@ class WorkerCrossDeviceOps final : public CrossDeviceOps {
                                const std::vector<const IndexedSlices*>& parts,
                                const CommunicationOptions& options) override;
 
-  /// The bytes of every worker, in their order.
-  std::vector<at::Tensor> gather_bytes(const at::Tensor& mine, std::string_view name,
-                                       const CommunicationOptions& options);
-
-  /// Replaces the contents of a tensor by those of worker 0.
-  void broadcast_from_first(const at::Tensor& tensor, std::string_view name,
-                            const CommunicationOptions& options);
-
  private:
   at::Tensor reduce_named(std::string_view name, ReduceOp op, const PerReplica<at::Tensor>& value,
                           const CommunicationOptions& options);
   at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                        const CommunicationOptions& options) override;
   void do_all_reduce(const AllReduceBatch& batch, const CommunicationOptions& options) override;
+  void do_all_gather(const AllGatherBatch& batch, const CommunicationOptions& options) override;
   at::Tensor do_gather(const PerReplica<at::Tensor>& value, const Devices& devices, int64_t axis,
                        const CommunicationOptions& options) override;
 
   struct Part;
 
   void reduce_part(ReduceOp op, const Part& part, const CommunicationOptions& options);
-  void reduce_packed(const AllReduceBatch& batch, size_t first, size_t last,
-                     const CommunicationOptions& options);
-  void reduce_one(const AllReduceBatch& batch, size_t tensor, const CommunicationOptions& options);
+  void reduce_packed(const AllReduceBatch& batch, const std::string& what, size_t first,
+                     size_t last, const CommunicationOptions& options);
+  void reduce_one(const AllReduceBatch& batch, const std::string& name, size_t tensor,
+                  const CommunicationOptions& options);
+  Mutex& turn() { return group_->lane(LaneKind::kCollectives).turn(); }
   void wait(std::unique_ptr<Transfer> transfer) { transfer->wait(); }
 
   const std::shared_ptr<WorkerGroup> group_;
   const WorkerTree tree_;
   const WorkerTree tree_of_workers_;  // one component for each worker
-  Mutex mutex_;
 };
 
 }  // namespace tutti

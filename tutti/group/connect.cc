@@ -61,7 +61,7 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   backends->remote = options.remote;
   if (use_host) {
     backends->host = std::make_unique<internal::HostMesh>(internal::HostMesh::Options{
-        options.rank, size, options.epoch, kGroupChannels, options.segment_bytes});
+        options.rank, size, options.epoch, kLanes, options.segment_bytes});
     backends->host->connect(options.gather, deadline);
   }
   std::vector<int> near;
@@ -98,8 +98,8 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
     }
     backends->remote->connect(far, deadline);
   }
-  WorkerGroup::Links links(kGroupChannels);
-  for (size_t c = 0; c < kGroupChannels; ++c) {
+  WorkerGroup::Links links(kLanes);
+  for (size_t c = 0; c < kLanes; ++c) {
     links[c].resize(static_cast<size_t>(size));
     for (const int r : near) links[c][static_cast<size_t>(r)] = backends->host->make_link(c, r);
     for (const int r : far) links[c][static_cast<size_t>(r)] = backends->remote->make_link(c, r);

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/group/communicator.h"
+#include "tutti/group/worker_group.h"
 #include "tutti/values/communication_options.h"
 
 namespace tutti {
@@ -24,7 +24,7 @@ class RemoteLinks {
 
   /// All ranks call it together, each with the ranks it cannot reach otherwise.
   virtual void connect(const std::vector<int>& ranks, const Deadline& deadline) = 0;
-  virtual std::unique_ptr<Link> make_link(size_t channel, int rank) = 0;
+  virtual std::unique_ptr<Link> make_link(size_t lane, int rank) = 0;
 };
 
 struct GroupOptions {

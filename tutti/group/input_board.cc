@@ -25,19 +25,19 @@ Operation board_operation() {
 
 }  // namespace
 
-InputBoard::InputBoard(std::shared_ptr<WorkerGroup> group)
-    : group_(std::move(group)),
-      channel_(group_->channel(GroupChannel::kInput)),
-      fingerprint_(make_fingerprint(board_operation(), group_->options().epoch)) {}
+InputBoard::InputBoard(WorkerGroup& group)
+    : group_(group),
+      lane_(group_.lane(LaneKind::kInput)),
+      fingerprint_(make_fingerprint(board_operation(), group_.options().epoch)) {}
 
 void InputBoard::send(const Note& note, int rank) {
   const std::span<const std::byte> piece = std::as_bytes(std::span(&note, 1));
-  channel_.post(rank, fingerprint_, 0, piece.size(), Link::Pieces(&piece, 1));
+  lane_.post(rank, fingerprint_, 0, piece.size(), Link::Pieces(&piece, 1));
 }
 
 std::vector<InputBoard::Note>& InputBoard::notes_of(const Key& key) {
   std::vector<Note>& all = notes_[key];
-  all.resize(static_cast<size_t>(group_->size()), Note{key.first, key.second, -1, 0, 0});
+  all.resize(static_cast<size_t>(group_.size()), Note{key.first, key.second, -1, 0, 0});
   return all;
 }
 
@@ -48,9 +48,9 @@ void InputBoard::forget(int64_t pass) {
 }
 
 void InputBoard::read_all() {
-  for (int r = 0; r < group_->size(); ++r) {
-    if (r == group_->rank()) continue;
-    while (const Incoming* incoming = channel_.peek(r, fingerprint_)) {
+  for (int r = 0; r < group_.size(); ++r) {
+    if (r == group_.rank()) continue;
+    while (const Incoming* incoming = lane_.peek(r, fingerprint_)) {
       Note note{};
       if (incoming->bytes.size() == sizeof note) {
         std::memcpy(&note, incoming->bytes.data(), sizeof note);
@@ -58,7 +58,7 @@ void InputBoard::read_all() {
           notes_of({note.pass, note.step})[static_cast<size_t>(r)] = note;
         }
       }
-      channel_.pop(r);
+      lane_.pop(r);
     }
   }
 }
@@ -73,7 +73,7 @@ int InputBoard::first_missing(const Key& key) {
 }
 
 InputTotals InputBoard::add_up(const InputProgress& progress) {
-  const Deadline deadline = channel_.deadline();
+  const Deadline deadline = lane_.deadline();
   const Key key{progress.pass, progress.step};
   const Note mine{progress.pass, progress.step, progress.local_replicas_with_data,
                   progress.local_rows, progress.stop ? 1 : 0};
@@ -81,18 +81,18 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
     if (progress.cancelled != nullptr && progress.cancelled->load()) {
       throw Error(ErrorCode::kCancelled, "the iterator of a distributed dataset was dropped.");
     }
-    group_->check();
+    group_.check();
     // The program may not need the step any more, so this alone does not end the group.
     if (!failure && !deadline.passed()) return;
     throw Error(ErrorCode::kUnavailable,
-                message("the input of ", group_->name(group_->rank()), ": ", group_->name(missing),
+                message("the input of ", group_.name(group_.rank()), ": ", group_.name(missing),
                         " did not say whether it has data for step ", progress.step, " of pass ",
                         progress.pass, failure ? ": " + failure->text : " before the deadline.",
                         " Every worker must go through the same distributed datasets, and as far; "
                         "if one takes long for a step, raise communication_options.timeout."));
   };
-  std::vector<bool> sent(static_cast<size_t>(group_->size()));
-  sent[static_cast<size_t>(group_->rank())] = true;
+  std::vector<bool> sent(static_cast<size_t>(group_.size()));
+  sent[static_cast<size_t>(group_.rank())] = true;
   for (int round = 0;; ++round) {
     int missing = -1;
     uint32_t armed = 0;
@@ -100,12 +100,12 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
     {
       const MutexLock lock(mutex_);
       if (round == 0) {
-        notes_of(key)[static_cast<size_t>(group_->rank())] = mine;
+        notes_of(key)[static_cast<size_t>(group_.rank())] = mine;
       }
       int unsent = -1;  // whose ring is full: it would wait for the note in vain
-      for (int r = 0; r < group_->size(); ++r) {
+      for (int r = 0; r < group_.size(); ++r) {
         if (sent[static_cast<size_t>(r)]) continue;
-        if (channel_.link(r).can_post()) {
+        if (lane_.link(r).can_post()) {
           send(mine, r);
           sent[static_cast<size_t>(r)] = true;
         } else {
@@ -126,20 +126,20 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
         return totals;
       }
       // Who is gone may have said it before.
-      const std::optional<PeerFailure> failure = channel_.link(missing).failure();
+      const std::optional<PeerFailure> failure = lane_.link(missing).failure();
       if (failure && is_silent && first_missing(key) != missing) continue;
       check(missing, failure);
       if (sleepy) {
-        armed = channel_.link(missing).arm();
+        armed = lane_.link(missing).arm();
         if (is_silent && first_missing(key) != missing) {
-          channel_.link(missing).disarm();
+          lane_.link(missing).disarm();
           continue;
         }
       }
     }
     if (sleepy) {
-      channel_.link(missing).park(armed, Deadline::after(kBoardSlice));
-      channel_.link(missing).disarm();
+      lane_.link(missing).park(armed, Deadline::after(kBoardSlice));
+      lane_.link(missing).disarm();
     } else {
       std::this_thread::yield();
     }

@@ -15,15 +15,15 @@
 #include <vector>
 
 #include "tutti/base/mutex.h"
-#include "tutti/group/communicator.h"
 #include "tutti/group/input_progress.h"
+#include "tutti/group/worker_group.h"
 
 namespace tutti::internal {
 
 /// Thread-safe.
 class InputBoard {
  public:
-  explicit InputBoard(std::shared_ptr<WorkerGroup> group);
+  explicit InputBoard(WorkerGroup& group);
 
   /// The sums over all workers. Throws kUnavailable when a worker is gone or does not come before
   /// the deadline of the group, and kCancelled when the iterator was dropped.
@@ -47,8 +47,8 @@ class InputBoard {
   void read_all() TUTTI_REQUIRES(mutex_);
   int first_missing(const Key& key) TUTTI_REQUIRES(mutex_);
 
-  const std::shared_ptr<WorkerGroup> group_;
-  Communicator& channel_;
+  WorkerGroup& group_;  // owns this
+  Lane& lane_;
   const Fingerprint fingerprint_;
   Mutex mutex_;
   std::map<Key, std::vector<Note>> notes_ TUTTI_GUARDED_BY(mutex_);  // of each rank

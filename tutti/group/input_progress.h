@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What workers tell each other about their input before each step; see
-// StrategyExtended::add_up_input().
+// WorkerGroup::add_up().
 
 #pragma once
 

@@ -18,10 +18,10 @@
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/base/mutex.h"
 #include "tutti/group/connect.h"
 #include "tutti/group/grpc/factory.h"
 #include "tutti/group/rendezvous/rendezvous.h"
+#include "tutti/group/text_gather.h"
 
 namespace tutti::internal {
 namespace {
@@ -33,69 +33,9 @@ constexpr std::chrono::seconds kConnectTime{10};
 constexpr int kTriesBetweenReports = 10;
 constexpr int kRefusals = 3;
 
-// Texts of all ranks, round by round; rank 0 keeps them and answers when a round is complete.
-class GatherService {
- public:
-  explicit GatherService(size_t ranks) : ranks_(ranks) {}
-
-  void add(uint64_t round, size_t rank, std::string text, const rpc::Reply* reply) {
-    std::vector<rpc::Reply> waiting;
-    std::string answer;
-    {
-      const MutexLock lock(mutex_);
-      Round& at = rounds_[round];
-      at.texts.resize(ranks_);
-      if (at.texts[rank].empty()) ++at.arrived;
-      at.texts[rank] = std::move(text);
-      if (reply != nullptr) at.replies.push_back(*reply);
-      if (at.arrived < ranks_) return;
-      answer =
-          nlohmann::json(at.texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-      waiting = std::move(at.replies);
-    }
-    for (const rpc::Reply& each : waiting) each.answer(answer);
-  }
-
-  // For rank 0 itself. The deadline is looked at when somebody comes, and once a second.
-  std::vector<std::string> wait(uint64_t round, const Deadline& deadline,
-                                const std::vector<std::string>& names) {
-    while (true) {
-      const uint32_t seen = news_.load();
-      {
-        const MutexLock lock(mutex_);
-        Round& at = rounds_[round];
-        if (at.arrived == ranks_) return at.texts;
-        if (deadline.passed()) {
-          std::string missing;
-          for (size_t r = 0; r < at.texts.size(); ++r) {
-            if (at.texts[r].empty()) missing += (missing.empty() ? "" : ", ") + names[r];
-          }
-          throw Error(
-              ErrorCode::kDeadlineExceeded,
-              message("MultiWorkerMirroredStrategy: did not hear from ", missing,
-                      " while the workers connected to each other. Do they still run, and "
-                      "can they reach this address? The time for it is join_timeout, at least ",
-                      kConnectTime.count(), " s."));
-        }
-      }
-      news_.park(seen, Deadline::after(std::chrono::seconds(1)));
-    }
-  }
-
-  void notify() { news_.bump(); }
-
- private:
-  struct Round {
-    std::vector<std::string> texts;
-    size_t arrived = 0;
-    std::vector<rpc::Reply> replies;
-  };
-
-  const size_t ranks_;
-  WaitWord news_;
-  Mutex mutex_;
-  std::map<uint64_t, Round> rounds_ TUTTI_GUARDED_BY(mutex_);
-};
+std::string print_texts(const TextGather::Texts& texts) {
+  return nlohmann::json(texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
 
 std::vector<std::string> parse_texts(const std::string& answer, size_t ranks) {
   const nlohmann::json json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
@@ -205,20 +145,23 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
   server_options.address = listen;
   server_options.security = security;
   const auto server = std::make_shared<rpc::Server>(server_options);
-  const auto gathers = std::make_shared<GatherService>(ranks);
+  std::vector<std::string> shown = options.names;
+  for (size_t r = 0; r < ranks; ++r) {
+    if (!options.addresses[r].empty()) shown[r] += message(" (", options.addresses[r], ")");
+  }
+  const auto texts = std::make_shared<TextGather>("MultiWorkerMirroredStrategy", std::move(shown));
   if (options.rank == 0) {
-    server->handle_deferred(kGatherMethod, [gathers, ranks](const rpc::Caller&,
-                                                            std::string_view request,
-                                                            const rpc::Reply& reply) {
+    server->handle_deferred(kGatherMethod, [texts, ranks](const rpc::Caller&,
+                                                          std::string_view request,
+                                                          const rpc::Reply& reply) {
       const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
       if (!json.is_array() || json.size() != 3 || !json[0].is_number_unsigned() ||
           !json[1].is_number_unsigned() || json[1].get<size_t>() >= ranks || !json[2].is_string()) {
-        reply.fail(Error(ErrorCode::kInvalidArgument, "Gather: the request makes no sense."));
+        reply.fail(Error(ErrorCode::kInvalidArgument, "Gather: malformed request."));
         return;
       }
-      gathers->add(json[0].get<uint64_t>(), json[1].get<size_t>(), json[2].get<std::string>(),
-                   &reply);
-      gathers->notify();
+      texts->put(json[0].get<uint64_t>(), json[1].get<size_t>(), json[2].get<std::string>(),
+                 [reply](const TextGather::Texts& all) { reply.answer(print_texts(all)); });
     });
   }
 
@@ -257,19 +200,9 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
       std::chrono::duration_cast<std::chrono::milliseconds>(soon.when() - Deadline::Clock::now());
   uint64_t round = 0;
   group.gather = [&](const std::string& mine) {
-    ++round;
-    // Never empty, so that an empty one is one that has not come.
-    const std::string text = "=" + mine;
-    std::vector<std::string> texts;
-    if (options.rank == 0) {
-      gathers->add(round, 0, text, nullptr);
-      texts = gathers->wait(round, soon, group.names);
-    } else {
-      const nlohmann::json request = {round, options.rank, text};
-      texts = parse_texts(to_first->call(kGatherMethod, request.dump(), soon), ranks);
-    }
-    for (std::string& each : texts) each.erase(0, 1);
-    return texts;
+    if (options.rank == 0) return texts->gather(0, mine, soon);
+    const nlohmann::json request = {++round, options.rank, mine};
+    return parse_texts(to_first->call(kGatherMethod, request.dump(), soon), ranks);
   };
   group.remote =
       make_grpc_links(server, options.rank, members.epoch, members.addresses, channel_options);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/group/communicator.h"
+#include "tutti/group/worker_group.h"
 #include "tutti/rpc/security.h"
 #include "tutti/values/communication_options.h"
 

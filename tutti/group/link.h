@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way to one other rank on one channel: messages in order, both ways. A backend implements it
-// (host/, grpc/); communicator.h is written once above it.
+// The way to one other rank on one lane: messages in order, both ways. A backend implements it
+// (host/, grpc/); lane.h is written once above it.
 
 #pragma once
 
@@ -61,8 +61,8 @@ class Link {
 
   /// What happens to memory that is given to post().
   enum class Use : uint8_t {
-    kOnce,     ///< It may be read where it lies.
-    kAndWrite  ///< It is written soon after: better copied, if that is possible on the way.
+    kReadInPlace,  ///< It may be read where it lies.
+    kCopyFirst     ///< It is written soon after: better copied, if that is possible on the way.
   };
 
   /// Sends the pieces as one message. The memory of larger ones must not change until drained().

@@ -29,7 +29,7 @@ enum class OperationKind : uint8_t {
   kSend,
 };
 
-/// What is asked of a communicator. `name` is that of a variable or a call, for people.
+/// What is asked of a lane. `name` is that of a variable or a call, for people.
 struct Operation {
   OperationKind kind = OperationKind::kExchange;
   std::string_view name = {};
@@ -50,7 +50,7 @@ struct Fingerprint {
 
   uint64_t hash = 0;
   uint64_t epoch = 0;
-  uint64_t number = 0;  ///< Which operation of its channel it is; not part of the hash.
+  uint64_t number = 0;  ///< Which operation of its lane it is; not part of the hash.
   uint64_t step = 0;    ///< A rank that leaves out a step must not be taken for one that is late.
   OperationKind kind = OperationKind::kExchange;
   uint8_t op = kNone;
@@ -69,7 +69,7 @@ static_assert(sizeof(Fingerprint) == 120);
 
 Fingerprint make_fingerprint(const Operation& operation, uint64_t epoch);
 
-/// The last operations of a channel, for error messages. One thread adds; any may look, and sees an
+/// The last operations of a lane, for error messages. One thread adds; any may look, and sees an
 /// operation that is just being added in parts.
 class OperationLog {
  public:

@@ -22,11 +22,9 @@ class CentralStorageExtended final : public LocalExtended {
   CentralStorageExtended(const std::vector<DeviceSpec>& compute_devices,
                          DeviceSpec parameter_device, const CentralStorageStrategyOptions& options)
       : LocalExtended(kName, compute_devices, options.cross_device_ops, options.runner,
-                      options.communication_options),
-        parameter_devices_{std::move(parameter_device)} {}
-
-  const std::vector<DeviceSpec>& parameter_devices() const override { return parameter_devices_; }
-  bool shares_parameters() const override { return true; }
+                      {.parameter_devices = {std::move(parameter_device)},
+                       .shares_parameters = true,
+                       .communication_options = options.communication_options}) {}
 
  private:
   // A definition may have several devices if the variable shall lie beside one that
@@ -46,8 +44,6 @@ class CentralStorageExtended final : public LocalExtended {
     return make_aggregating_variable(std::move(definition),
                                      static_cast<size_t>(num_local_replicas()));
   }
-
-  std::vector<DeviceSpec> parameter_devices_;
 };
 
 DeviceSpec resolve_parameter_device(const std::vector<DeviceSpec>& compute_devices,

@@ -16,7 +16,7 @@ namespace {
 // calls the function, and a meeting of one is complete at once.
 class DefaultExtended final : public StrategyExtended {
  public:
-  DefaultExtended() : StrategyExtended("DefaultStrategy", {DeviceSpec::canonical("CPU:0")}, 0, 1) {}
+  DefaultExtended() : StrategyExtended("DefaultStrategy", {DeviceSpec::canonical("CPU:0")}) {}
 
   bool is_ambient() const override { return true; }
   CrossDeviceOps& cross_device_ops() override { return cross_device_ops_; }

@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,14 +16,12 @@
 namespace tutti {
 
 /// One replica per device; values are combined by `cross_device_ops`
-/// (select_cross_device_ops() when null). Other workers may have more replicas.
+/// (select_cross_device_ops() when null). A run that fails on one worker ends the group of all.
 class LocalExtended : public StrategyExtended {
  public:
   LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                 std::shared_ptr<CrossDeviceOps> cross_device_ops,
-                const ReplicaRunnerOptions& options,
-                const CommunicationOptions& communication_options = {}, int worker = 0,
-                int workers = 1);
+                const ReplicaRunnerOptions& options, StrategyTraits traits = {});
 
   CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
   bool has_given_ops() const { return has_given_ops_; }  ///< Or those it selected itself.
@@ -34,12 +34,15 @@ class LocalExtended : public StrategyExtended {
   }
 
  protected:
-  void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override { runner_.run(fn); }
+  void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override;
 
  private:
+  void end_group(const ReplicaContext& context, const char* text);
+
   const bool has_given_ops_;
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
   ReplicaRunner runner_;
+  std::atomic<uint64_t> runs_{0};
 };
 
 }  // namespace tutti

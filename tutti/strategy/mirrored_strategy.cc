@@ -17,7 +17,8 @@ std::shared_ptr<LocalExtended> make_extended(const std::vector<std::string>& dev
                                              const MirroredStrategyOptions& options) {
   auto extended = std::make_shared<LocalExtended>(
       "MirroredStrategy", internal::logical_device_table().resolve("MirroredStrategy", devices),
-      options.cross_device_ops, options.runner, options.communication_options);
+      options.cross_device_ops, options.runner,
+      StrategyTraits{.communication_options = options.communication_options});
   std::string list;
   for (const DeviceSpec& device : extended->worker_devices()) {
     list += message(list.empty() ? "'" : ", '", device, "'");

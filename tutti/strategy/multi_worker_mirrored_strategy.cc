@@ -18,7 +18,6 @@
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
 #include "tutti/group/join.h"
-#include "tutti/strategy/internal/multi_worker_extended.h"
 #include "tutti/strategy/local_extended.h"
 #include "tutti/version.h"
 
@@ -26,22 +25,6 @@ namespace tutti {
 namespace {
 
 constexpr char kMultiWorkerName[] = "MultiWorkerMirroredStrategy";
-
-// A worker that is alone, or an evaluator: nobody to wait for.
-class LoneWorkerExtended final : public LocalExtended {
- public:
-  LoneWorkerExtended(std::vector<DeviceSpec> devices,
-                     const MultiWorkerMirroredStrategyOptions& options,
-                     std::shared_ptr<ClusterResolver> resolver)
-      : LocalExtended(kMultiWorkerName, std::move(devices), nullptr, options.runner,
-                      options.communication_options),
-        resolver_(std::move(resolver)) {}
-
-  const ClusterResolver* cluster_resolver() const override { return resolver_.get(); }
-
- private:
-  const std::shared_ptr<ClusterResolver> resolver_;
-};
 
 // The time of a variable of the environment, in seconds; nothing if it is not set.
 std::optional<std::chrono::milliseconds> read_seconds(const char* variable) {
@@ -130,11 +113,13 @@ std::string explain_threads(const std::vector<internal::ProcessCores>& workers, 
   return message(" (", sharing, " workers share ", cores, cores == 1 ? " core)" : " cores)");
 }
 
-std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& resolver,
-                                       const ClusterSpec& spec, std::vector<DeviceSpec> devices,
-                                       const MultiWorkerMirroredStrategyOptions& options) {
-  const std::optional<std::string> type = resolver->task_type();
-  const std::optional<int> id = resolver->task_id();
+// The group of all workers, and how many threads each replica gets.
+std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver, const ClusterSpec& spec,
+                                  size_t replicas,
+                                  const MultiWorkerMirroredStrategyOptions& options,
+                                  ReplicaRunnerOptions& runner) {
+  const std::optional<std::string> type = resolver.task_type();
+  const std::optional<int> id = resolver.task_id();
   const int workers = worker_count(spec, type);
   internal::WorkerRendezvousOptions meeting;
   meeting.rank = id_in_cluster(spec, type, id);
@@ -143,20 +128,18 @@ std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& r
     meeting.names.push_back(message("/job:", task.job, "/task:", task.index));
     meeting.addresses.push_back(spec.task_address(task.job, task.index));
   }
-  if (meeting.addresses[0].empty()) meeting.addresses[0] = resolver->rendezvous_address();
+  if (meeting.addresses[0].empty()) meeting.addresses[0] = resolver.rendezvous_address();
   meeting.own_address = meeting.addresses[static_cast<size_t>(meeting.rank)];
-  meeting.job = resolver->job_id().empty() ? "tutti" : resolver->job_id();
-  meeting.facts = facts_of(options, devices.size(), static_cast<size_t>(workers));
+  meeting.job = resolver.job_id().empty() ? "tutti" : resolver.job_id();
+  meeting.facts = facts_of(options, replicas, static_cast<size_t>(workers));
   meeting.info = {{kPoolInfo, core_pool()}, {kCoresInfo, std::to_string(usable_cores())}};
   meeting.security = options.security;
   meeting.implementation = options.communication_options.implementation;
-  meeting.local_replicas = static_cast<int>(devices.size());
+  meeting.local_replicas = static_cast<int>(replicas);
   meeting.join_timeout = options.join_timeout.value_or(meeting.join_timeout);
   meeting.timeout = options.communication_options.timeout.value_or(meeting.timeout);
   meeting.warning = options.runner.meeting_warning;
   const internal::JoinedWorkers joined = internal::join_workers(meeting);
-  const std::shared_ptr<WorkerGroup>& group = joined.group;
-  ReplicaRunnerOptions runner = options.runner;
   std::string why;
   if (runner.threads_per_replica == 0) {
     const std::vector<internal::ProcessCores> cores = cores_of_workers(joined);
@@ -167,11 +150,30 @@ std::shared_ptr<StrategyExtended> join(const std::shared_ptr<ClusterResolver>& r
   const int threads = runner.threads_per_replica;
   log(LogLevel::kInfo,
       message("this worker has ", threads, threads == 1 ? " thread" : " threads", " per replica",
-              why, " and reaches the other workers by ", group->options().description));
-  const auto ops = std::make_shared<WorkerCrossDeviceOps>(group, static_cast<int>(devices.size()));
-  return std::make_shared<internal::MultiWorkerExtended>(kMultiWorkerName, std::move(devices),
-                                                         group, ops, runner,
-                                                         options.communication_options, resolver);
+              why, " and reaches the other workers by ", joined.group->options().description));
+  return joined.group;
+}
+
+// Every worker of a group combines values over all of them; one that is alone, as MirroredStrategy.
+std::shared_ptr<StrategyExtended> make_extended(const std::shared_ptr<WorkerGroup>& group,
+                                                std::vector<DeviceSpec> devices,
+                                                const ReplicaRunnerOptions& runner,
+                                                const CommunicationOptions& communication_options,
+                                                std::shared_ptr<const ClusterResolver> resolver) {
+  std::shared_ptr<CrossDeviceOps> ops;
+  if (!group->is_alone()) {
+    ops = std::make_shared<WorkerCrossDeviceOps>(group, static_cast<int>(devices.size()));
+  }
+  const bool is_first = group->rank() == 0;
+  return std::make_shared<LocalExtended>(
+      kMultiWorkerName, std::move(devices), std::move(ops), runner,
+      StrategyTraits{.cluster_resolver = std::move(resolver),
+                     .workers = group,
+                     .communication_options = communication_options,
+                     .between_graph = !group->is_alone(),
+                     .should_checkpoint = is_first,
+                     .should_save_summary = is_first,
+                     .in_multi_worker_mode = !group->is_alone()});
 }
 
 std::shared_ptr<StrategyExtended> make_multi_worker(
@@ -179,6 +181,10 @@ std::shared_ptr<StrategyExtended> make_multi_worker(
     const MultiWorkerMirroredStrategyOptions& given_options) {
   const MultiWorkerMirroredStrategyOptions options = with_environment(given_options);
   options.communication_options.validate();
+  if (options.workers != nullptr) {
+    return make_extended(options.workers, devices_of_worker(options), options.runner,
+                         options.communication_options, nullptr);
+  }
   const std::shared_ptr<ClusterResolver> resolver = resolve_cluster(std::move(given));
   const ClusterSpec spec = resolver->cluster_spec();
   std::vector<DeviceSpec> devices = devices_of_worker(options);
@@ -190,9 +196,12 @@ std::shared_ptr<StrategyExtended> make_multi_worker(
   }
   if (!spec.empty()) validate_cluster_task(spec, type, resolver->task_id());
   log(LogLevel::kInfo, cluster_banner(*resolver, static_cast<int>(devices.size())));
+  // An evaluator, and a worker without others, have nobody to wait for.
   const bool alone = spec.empty() || *type == "evaluator" || worker_count(spec, type) == 1;
-  if (alone) return std::make_shared<LoneWorkerExtended>(std::move(devices), options, resolver);
-  return join(resolver, spec, std::move(devices), options);
+  ReplicaRunnerOptions runner = options.runner;
+  const std::shared_ptr<WorkerGroup> group =
+      alone ? WorkerGroup::alone() : join(*resolver, spec, devices.size(), options, runner);
+  return make_extended(group, std::move(devices), runner, options.communication_options, resolver);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@
 
 namespace tutti {
 
+class WorkerGroup;
+
 struct MultiWorkerMirroredStrategyOptions {
   /// The devices of this worker, one replica on each. Empty stands for all GPUs or, without a GPU,
   /// CPU:0.
@@ -40,6 +42,10 @@ struct MultiWorkerMirroredStrategyOptions {
 
   /// Threads, turns and time limits of the replicas.
   ReplicaRunnerOptions runner = {};
+
+  /// The workers, if they are connected already (group/connect.h): no cluster is resolved, and
+  /// cluster_resolver() is null.
+  std::shared_ptr<WorkerGroup> workers = nullptr;
 };
 
 /// W workers with R replicas each: replica i of worker w has the global id w * R + i. A chief is

@@ -12,27 +12,24 @@
 namespace tutti {
 
 StrategyExtended::StrategyExtended(std::string name, std::vector<DeviceSpec> devices,
-                                   int first_replica_id, int num_replicas,
-                                   CommunicationOptions communication_options)
+                                   StrategyTraits traits)
     : name_(std::move(name)),
       devices_(std::move(devices)),
-      num_replicas_(num_replicas),
-      communication_options_(communication_options),
+      num_replicas_(static_cast<int>(devices_.size())),
+      traits_(std::move(traits)),
       variables_(std::make_unique<internal::VariableRegistry>(devices_.size())) {
-  communication_options_.validate();
+  traits_.communication_options.validate();
   if (devices_.empty()) {
     throw Error(ErrorCode::kInvalidArgument, message(name_, ": the list of devices is empty."));
   }
+  if (traits_.workers == nullptr) traits_.workers = WorkerGroup::alone();
+  if (traits_.parameter_devices.empty()) traits_.parameter_devices = devices_;
   const auto local = static_cast<int>(devices_.size());
-  if (first_replica_id < 0 || first_replica_id + local > num_replicas) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        message(name_, ": replicas ", first_replica_id, " to ", first_replica_id + local - 1,
-                " do not lie among ", num_replicas, " replicas."));
-  }
+  const int first = workers().rank() * local;
+  num_replicas_ = workers().size() * local;
   for (int i = 0; i < local; ++i) {
-    contexts_.push_back(std::make_unique<ReplicaContext>(
-        *this, first_replica_id + i, i, num_replicas, devices_[static_cast<size_t>(i)]));
+    contexts_.push_back(std::make_unique<ReplicaContext>(*this, first + i, i, num_replicas_,
+                                                         devices_[static_cast<size_t>(i)]));
   }
 }
 
@@ -49,7 +46,7 @@ std::string StrategyExtended::describe() const {
   for (size_t i = 0; i < devices_.size(); ++i) {
     text += (i == 0 ? "" : ", ") + devices_[i].short_name();
   }
-  return text + ")";
+  return text + ")" + workers().place();
 }
 
 ReplicaContext& StrategyExtended::replica_context(int local_replica) const {
@@ -93,17 +90,17 @@ void StrategyExtended::call_for_each_replica(FunctionRef<void(ReplicaContext&)> 
 }
 
 at::Tensor StrategyExtended::reduce(ReduceOp op, const PerReplica<at::Tensor>& value) {
-  return do_reduce(op, value);
+  return cross_device_ops().reduce(op, value, Destinations(value[0]), communication_options())[0];
 }
 
 at::Tensor StrategyExtended::of_first_replica(const at::Tensor& local, const std::string& name) {
   at::Tensor value = local.clone();
-  if (num_workers() > 1) take_from_first_worker(value, name);
+  workers().broadcast(value, name);
   return value;
 }
 
 at::Tensor StrategyExtended::gather(const PerReplica<at::Tensor>& value, int64_t axis) {
-  return do_gather(value, axis);
+  return cross_device_ops().gather(value, Destinations(value[0]), axis, communication_options())[0];
 }
 
 std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(
@@ -116,14 +113,6 @@ Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor,
                                                     const Destinations& destinations) {
   internal::check_cross_replica(*this, "extended().broadcast_to", "merge_call()");
   return cross_device_ops().broadcast(tensor, destinations);
-}
-
-at::Tensor StrategyExtended::do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value) {
-  return cross_device_ops().reduce(op, value, Destinations(value[0]), communication_options_)[0];
-}
-
-at::Tensor StrategyExtended::do_gather(const PerReplica<at::Tensor>& value, int64_t axis) {
-  return cross_device_ops().gather(value, Destinations(value[0]), axis, communication_options_)[0];
 }
 
 }  // namespace tutti

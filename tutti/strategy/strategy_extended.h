@@ -22,15 +22,15 @@
 #include "tutti/base/function_ref.h"
 #include "tutti/collectives/cross_device_ops.h"
 #include "tutti/device/device_spec.h"
-#include "tutti/group/input_progress.h"
+#include "tutti/group/worker_group.h"
 #include "tutti/strategy/internal/variable_scopes.h"
+#include "tutti/strategy/strategy_traits.h"
 #include "tutti/values/destinations.h"
 #include "tutti/values/replica_context.h"
 #include "tutti/values/variable.h"
 
 namespace tutti {
 
-class ClusterResolver;
 struct VariableDefinition;
 
 namespace internal {
@@ -56,43 +56,33 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   /// "MirroredStrategy(CPU:0, CPU:1)"
   std::string describe() const override;
 
-  int num_replicas_in_sync() const override { return num_replicas_; }
+  int num_replicas_in_sync() const final { return num_replicas_; }
   int num_local_replicas() const { return static_cast<int>(contexts_.size()); }
 
   /// The devices of the local replicas; one for each.
   const std::vector<DeviceSpec>& worker_devices() const { return devices_; }
   std::vector<std::vector<DeviceSpec>> worker_devices_by_replica() const;
 
-  /// Where variables live.
-  virtual const std::vector<DeviceSpec>& parameter_devices() const { return devices_; }
+  /// What is constant: where variables live, what a program that is written for every strategy
+  /// asks.
+  const StrategyTraits& traits() const { return traits_; }
+  const std::vector<DeviceSpec>& parameter_devices() const { return traits_.parameter_devices; }
+  bool shares_parameters() const { return traits_.shares_parameters; }
+  const ClusterResolver* cluster_resolver() const { return traits_.cluster_resolver.get(); }
+  bool require_static_shapes() const { return traits_.require_static_shapes; }
+  bool between_graph() const { return traits_.between_graph; }
+  bool should_init() const { return traits_.should_init; }
+  bool should_checkpoint() const { return traits_.should_checkpoint; }
+  bool should_save_summary() const { return traits_.should_save_summary; }
+  bool in_multi_worker_mode() const { return traits_.in_multi_worker_mode; }
 
-  /// All replicas' parameters lie in one memory (central storage).
-  virtual bool shares_parameters() const { return false; }
+  /// This worker among those that run in lock step; a group of one where there are no others.
+  WorkerGroup& workers() const { return *traits_.workers; }
 
-  /// Null unless the strategy was made from a cluster.
-  virtual const ClusterResolver* cluster_resolver() const { return nullptr; }
-
-  // What a program that is written for every strategy asks.
-  virtual bool require_static_shapes() const { return false; }
-  virtual bool between_graph() const { return false; }
-  virtual bool should_init() const { return true; }
-  virtual bool should_checkpoint() const { return true; }
-  virtual bool should_save_summary() const { return true; }
-  virtual bool in_multi_worker_mode() const { return false; }
+  /// Whether all replicas are threads of this process.
+  bool has_all_replicas() const { return num_local_replicas() == num_replicas_; }
 
   // ---- input
-
-  /// This process among those that run in lock step, each with the same number of replicas.
-  virtual int num_workers() const { return 1; }
-  virtual int worker_index() const { return 0; }
-
-  /// What all replicas have in a step; the input ends at the first step where no replica has
-  /// data. Called once for every step by every worker, also by one whose own data have
-  /// ended, one step ahead by the thread that reads ahead. It must not wait for ever: a
-  /// worker that drops its iterator calls it no more.
-  virtual InputTotals add_up_input(const InputProgress& progress) {
-    return {progress.local_replicas_with_data, progress.local_rows, progress.stop};
-  }
 
   /// Asks the program to stop, on all workers after the same step: the machine will be taken away,
   /// say. Any thread, and signal handlers.
@@ -105,29 +95,6 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   /// For the reader of the input.
   bool wants_to_stop() const { return wants_to_stop_.load(std::memory_order_relaxed); }
   void agree_to_stop() { stops_.store(true, std::memory_order_relaxed); }
-
-  /// The iterator of a pass was dropped.
-  virtual void end_input_pass(int64_t pass) { (void)pass; }
-
-  /// A number that all workers agree on, given that of this one. All call it together.
-  virtual uint64_t agree_on_seed(uint64_t mine) { return mine; }
-
-  /// Bytes of every worker, in their order, given those of this one. All call it together.
-  std::vector<at::Tensor> gather_from_workers(const at::Tensor& mine, std::string_view name) {
-    return gather_from_workers(mine, name, communication_options_);
-  }
-  virtual std::vector<at::Tensor> gather_from_workers(const at::Tensor& mine, std::string_view name,
-                                                      const CommunicationOptions& options) {
-    (void)name;
-    (void)options;
-    return {mine};
-  }
-
-  /// Replaces the contents of a tensor by those that worker 0 has. All call it together.
-  virtual void take_from_first_worker(const at::Tensor& tensor, std::string_view name) {
-    (void)tensor;
-    (void)name;
-  }
 
   /// Numbers the passes over distributed datasets, which all workers begin in the same
   /// order. After a restored pass come those that followed it. Thread-safe.
@@ -144,9 +111,9 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
 
   /// The reduction of one component per local replica, over all replicas.
   /// Shapes and dtypes of the components must be equal.
-  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value) override;
+  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value) final;
 
-  at::Tensor of_first_replica(const at::Tensor& local, const std::string& name) override;
+  at::Tensor of_first_replica(const at::Tensor& local, const std::string& name) final;
 
   /// The concatenation along `axis` (0 or more), over all replicas.
   at::Tensor gather(const PerReplica<at::Tensor>& value, int64_t axis);
@@ -223,9 +190,8 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   virtual uint64_t failed_runs() const { return 0; }
 
   /// What sums gradients of all replicas.
-  virtual std::unique_ptr<GradientReducer> make_gradient_reducer(
-      std::vector<GradientBucket> buckets) {
-    return cross_device_ops().make_gradient_reducer(std::move(buckets), communication_options_);
+  std::unique_ptr<GradientReducer> make_gradient_reducer(std::vector<GradientBucket> buckets) {
+    return cross_device_ops().make_gradient_reducer(std::move(buckets), communication_options());
   }
 
   /// Memory for tensors that will be reduced.
@@ -234,31 +200,30 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   virtual CrossDeviceOps& cross_device_ops() = 0;
 
   /// Options of every call; those of a call win.
-  const CommunicationOptions& communication_options() const { return communication_options_; }
+  const CommunicationOptions& communication_options() const {
+    return traits_.communication_options;
+  }
 
   // The operations of replicas and variables, built on meet() and cross_device_ops().
   void all_reduce(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
                   const std::string& structure, const CommunicationOptions& options,
-                  CallSite site) override;
+                  CallSite site) final;
   void all_reduce_in_place(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
                            const std::string& structure, const CommunicationOptions& options,
-                           CallSite site) override;
+                           CallSite site) final;
   void all_gather(ReplicaContext& context, const LeafList& leaves, const std::string& structure,
-                  int64_t axis, const CommunicationOptions& options, CallSite site) override;
-  std::shared_ptr<VariableImpl> create_variable(const VariableCreation& creation) override;
-  void combine_update(ReplicaContext& context, const VariableUpdate& update) override;
+                  int64_t axis, const CommunicationOptions& options, CallSite site) final;
+  std::shared_ptr<VariableImpl> create_variable(const VariableCreation& creation) final;
+  void combine_update(ReplicaContext& context, const VariableUpdate& update) final;
 
  protected:
-  /// Local replica i runs on devices[i] and has the global id first_replica_id + i.
-  StrategyExtended(std::string name, std::vector<DeviceSpec> devices, int first_replica_id,
-                   int num_replicas, CommunicationOptions communication_options = {});
+  /// Local replica i runs on devices[i]; replicas are numbered over all workers, in their order.
+  StrategyExtended(std::string name, std::vector<DeviceSpec> devices, StrategyTraits traits = {});
 
   std::vector<ReplicaContext*> contexts() const;
 
  private:
   virtual void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) = 0;
-  virtual at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value);
-  virtual at::Tensor do_gather(const PerReplica<at::Tensor>& value, int64_t axis);
 
   /// By default a mirrored variable, or one that synchronises on read.
   virtual std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition);
@@ -286,7 +251,7 @@ class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this
   std::string name_;
   std::vector<DeviceSpec> devices_;
   int num_replicas_;
-  CommunicationOptions communication_options_;
+  StrategyTraits traits_;
   std::atomic<int64_t> input_passes_{0};
   std::atomic<bool> has_variables_{false};
   std::atomic<bool> wants_to_stop_{false};

@@ -159,10 +159,10 @@ void ReplicatedModules::copy_from_primary() const {
   const at::NoGradGuard no_grad;
   StrategyExtended& extended = strategy_.extended();
   for (size_t i = 0; i < parameter_names_.size(); ++i) {
-    extended.take_from_first_worker(parameter(0, i), parameter_names_[i]);
+    extended.workers().broadcast(parameter(0, i), parameter_names_[i]);
   }
   for (size_t i = 0; i < buffer_names_.size(); ++i) {
-    extended.take_from_first_worker(buffer(0, i), buffer_names_[i]);
+    extended.workers().broadcast(buffer(0, i), buffer_names_[i]);
   }
   for (size_t r = 1; r < size(); ++r) {
     for (size_t i = 0; i < parameter_names_.size(); ++i) {
@@ -279,11 +279,11 @@ void bring_into_agreement(std::vector<at::Tensor>& tensors) {
 void ReplicatedModules::synchronize_buffers(size_t member, size_t members) const {
   const at::NoGradGuard no_grad;
   StrategyExtended& extended = strategy_.extended();
-  if (extended.num_workers() > 1) {
+  if (!extended.workers().is_alone()) {
     if (member != 0 || buffer_names_.empty()) return;
     std::vector<std::byte> mine;
     pack_buffers(mine);
-    const auto all = extended.gather_from_workers(
+    const auto all = extended.workers().gather(
         at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kByte),
         "buffers of the modules");
     std::vector<std::span<const std::byte>> workers;
@@ -349,7 +349,7 @@ void ReplicatedModules::take_buffers(const std::vector<std::span<const std::byte
       rest = rest.subspan(values[i].back().size());
     }
   }
-  const auto first = static_cast<size_t>(strategy_.extended().worker_index()) * size();
+  const auto first = static_cast<size_t>(strategy_.extended().workers().rank()) * size();
   for (size_t i = 0; i < buffer_names_.size(); ++i) {
     const auto is_first = [&](const auto& each) {
       return std::equal(each.begin(), each.end(), values[i][0].begin(), values[i][0].end());

@@ -91,11 +91,10 @@ WorkerGradientReducer::~WorkerGradientReducer() {
 void WorkerGradientReducer::check_layout() {
   const std::string mine = layout_text(buckets());
   std::vector<std::string> all(static_cast<size_t>(group_->size()));
-  Communicator& channel = group_->channel(GroupChannel::kGradients);
+  Lane& lane = group_->lane(LaneKind::kGradients);
   Operation operation;
   operation.name = "layout of the gradients";
-  channel
-      .all_gather(
+  lane.all_gather(
           operation, std::as_bytes(std::span(mine)),
           [&](int rank, size_t bytes) {
             check_size("its layout", rank, bytes, kMaxNoteFactor * (mine.size() + kSomeBytes));
@@ -103,7 +102,7 @@ void WorkerGradientReducer::check_layout() {
             place.resize(bytes);
             return std::as_writable_bytes(std::span(place));
           },
-          channel.deadline(timeout_))
+          lane.deadline(timeout_))
       ->wait();
   for (int r = 0; r < group_->size(); ++r) {
     const std::string& theirs = all[static_cast<size_t>(r)];
@@ -183,7 +182,7 @@ bool WorkerGradientReducer::progress(Progress how) {
       under_way_.store(true);
     }
     if (how == Progress::kToEnd) {
-      transfer_->set_deadline(group_->channel(GroupChannel::kGradients).deadline(timeout_));
+      transfer_->set_deadline(group_->lane(LaneKind::kGradients).deadline(timeout_));
       transfer_->wait();
     } else if (how == Progress::kWhileBackwardRuns) {
       while (!transfer_->wait_until(Deadline::after(kLookAtReplicas))) {
@@ -231,9 +230,9 @@ void WorkerGradientReducer::start_bucket(size_t b) {
   // Backward and step() may be in different runs, and some workers may fill the bucket in a later
   // one than others. The note tells workers in different steps apart.
   operation.must_share_step = false;
-  Communicator& channel = group_->channel(GroupChannel::kGradients);
+  Lane& lane = group_->lane(LaneKind::kGradients);
   // Nobody waits for it yet; who does sets a deadline.
-  transfer_ = start_all_reduce(channel, tree_, std::move(job), operation, Deadline::forever());
+  transfer_ = start_all_reduce(lane, tree_, std::move(job), operation, Deadline::forever());
 }
 
 std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name) {
@@ -250,8 +249,8 @@ std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name) {
   Operation operation;
   operation.name = name;
   operation.sizes = sizes;
-  Communicator& channel = group_->channel(GroupChannel::kFlags);
-  return channel.all_gather(
+  Lane& lane = group_->lane(LaneKind::kFlags);
+  return lane.all_gather(
       operation, note_,
       [this](int rank, size_t bytes) {
         check_size("a note", rank, bytes, kMaxNoteFactor * (note_.size() + kSomeBytes));
@@ -259,12 +258,12 @@ std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name) {
         place.resize(bytes);
         return std::span(place);
       },
-      channel.deadline(timeout_));
+      lane.deadline(timeout_));
 }
 
 // The buckets, which go before, had deadlines of their own.
 void WorkerGradientReducer::finish_note(Transfer& note) {
-  note.set_deadline(group_->channel(GroupChannel::kFlags).deadline(timeout_));
+  note.set_deadline(group_->lane(LaneKind::kFlags).deadline(timeout_));
   note.wait();
 }
 

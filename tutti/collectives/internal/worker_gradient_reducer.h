@@ -24,7 +24,7 @@
 #include "tutti/base/wait_word.h"
 #include "tutti/collectives/gradient_reducer.h"
 #include "tutti/collectives/worker_all_reduce.h"
-#include "tutti/group/communicator.h"
+#include "tutti/group/worker_group.h"
 
 namespace tutti::internal {
 

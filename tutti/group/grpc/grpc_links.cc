@@ -22,12 +22,12 @@ constexpr std::chrono::seconds kGoodbyeTime{2};
 constexpr size_t kMaxReasonBytes = 4096;
 constexpr size_t kLargeBlock = size_t{31} << 20;
 
-std::string opening_text(uint64_t epoch, int rank, size_t channel) {
-  return message(epoch, " ", rank, " ", channel);
+std::string opening_text(uint64_t epoch, int rank, size_t lane) {
+  return message(epoch, " ", rank, " ", lane);
 }
 
 // Three numbers, separated by blanks.
-bool parse_opening(std::string_view text, uint64_t* epoch, size_t* rank, size_t* channel) {
+bool parse_opening(std::string_view text, uint64_t* epoch, size_t* rank, size_t* lane) {
   const char* at = text.data();
   const char* const end = at + text.size();
   const auto number = [&](auto* value) {
@@ -37,7 +37,7 @@ bool parse_opening(std::string_view text, uint64_t* epoch, size_t* rank, size_t*
     if (at != end && *at == ' ') ++at;
     return true;
   };
-  return number(epoch) && number(rank) && number(channel) && at == end;
+  return number(epoch) && number(rank) && number(lane) && at == end;
 }
 
 std::string reason_of(const std::exception_ptr& why) {
@@ -68,11 +68,10 @@ void fail_connection(RemotePeer& peer, const std::exception_ptr& why) {
              false});
 }
 
-// One incoming stream: puts messages into the mailbox of its channel.
+// One incoming stream: puts messages into the mailbox of its lane.
 class Receiver final : public rpc::StreamReceiver {
  public:
-  Receiver(std::shared_ptr<RemotePeer> peer, size_t channel)
-      : peer_(std::move(peer)), channel_(channel) {}
+  Receiver(std::shared_ptr<RemotePeer> peer, size_t lane) : peer_(std::move(peer)), lane_(lane) {}
 
   bool on_message(rpc::Message message) override {
     std::array<std::byte, sizeof(WireHead)> first;
@@ -82,9 +81,9 @@ class Receiver final : public rpc::StreamReceiver {
     if (!head) throw bad_message();
     switch (head->kind) {
       case WireHead::Kind::kData:
-        return peer_->mailbox(channel_).add(*head, message);
+        return peer_->mailbox(lane_).add(*head, message);
       case WireHead::Kind::kGoodbye:
-        peer_->mailbox(channel_).set_ended();
+        peer_->mailbox(lane_).set_ended();
         return true;
       case WireHead::Kind::kAbort:
         break;
@@ -99,14 +98,14 @@ class Receiver final : public rpc::StreamReceiver {
 
   void on_closed(std::exception_ptr why) override {
     // On each stream a goodbye comes before its end.
-    if (peer_->mailbox(channel_).ended()) {
+    if (peer_->mailbox(lane_).ended()) {
       // It has left in order.
     } else if (why != nullptr) {
       fail_connection(*peer_, why);
     } else {
       peer_->fail({ErrorCode::kUnavailable, "it has left the group.", false});
     }
-    peer_->mailbox(channel_).set_stream(nullptr);
+    peer_->mailbox(lane_).set_stream(nullptr);
   }
 
  private:
@@ -115,7 +114,7 @@ class Receiver final : public rpc::StreamReceiver {
   }
 
   const std::shared_ptr<RemotePeer> peer_;
-  const size_t channel_;
+  const size_t lane_;
 };
 
 }  // namespace
@@ -123,7 +122,7 @@ class Receiver final : public rpc::StreamReceiver {
 GrpcLinks::GrpcLinks(std::shared_ptr<rpc::Server> server, Options options)
     : server_(std::move(server)), options_(std::move(options)) {
   for (size_t r = 0; r < options_.addresses.size(); ++r) {
-    peers_.push_back(std::make_shared<RemotePeer>(kGroupChannels));
+    peers_.push_back(std::make_shared<RemotePeer>(kLanes));
   }
   server_->handle_stream(
       kMethod,
@@ -132,14 +131,14 @@ GrpcLinks::GrpcLinks(std::shared_ptr<rpc::Server> server, Options options)
           std::shared_ptr<rpc::IncomingStream> stream) -> std::shared_ptr<Receiver> {
         uint64_t theirs = 0;
         size_t rank = 0;
-        size_t channel = 0;
-        if (!parse_opening(opening, &theirs, &rank, &channel) || theirs != epoch ||
-            rank >= peers.size() || channel >= kGroupChannels) {
+        size_t lane = 0;
+        if (!parse_opening(opening, &theirs, &rank, &lane) || theirs != epoch ||
+            rank >= peers.size() || lane >= kLanes) {
           throw Error(ErrorCode::kFailedPrecondition,
                       "the stream belongs to another group of workers.");
         }
-        peers[rank]->mailbox(channel).set_stream(std::move(stream));
-        return std::make_shared<Receiver>(peers[rank], channel);
+        peers[rank]->mailbox(lane).set_stream(std::move(stream));
+        return std::make_shared<Receiver>(peers[rank], lane);
       });
 }
 
@@ -147,13 +146,13 @@ GrpcLinks::~GrpcLinks() {
   const Deadline deadline = Deadline::after(kGoodbyeTime);
   for (const int r : connected_) {
     RemotePeer& peer = *peers_[static_cast<size_t>(r)];
-    for (size_t c = 0; c < peer.channels(); ++c) {
-      peer.send_note(c, WireHead::Kind::kGoodbye, ErrorCode::kUnavailable, "");
+    for (size_t c = 0; c < peer.lanes(); ++c) {
+      peer.send_control(c, WireHead::Kind::kGoodbye, ErrorCode::kUnavailable, "");
     }
   }
   for (const int r : connected_) {
     RemotePeer& peer = *peers_[static_cast<size_t>(r)];
-    for (size_t c = 0; c < peer.channels(); ++c) {
+    for (size_t c = 0; c < peer.lanes(); ++c) {
       Mailbox& box = peer.mailbox(c);
       const auto over = [&] { return box.ended() || peer.failure() || deadline.passed(); };
       while (!over()) {
@@ -170,7 +169,7 @@ GrpcLinks::~GrpcLinks() {
         throw Error(ErrorCode::kUnavailable, "the group of workers has ended.");
       });
   for (const auto& peer : peers_) {
-    for (size_t c = 0; c < peer->channels(); ++c) {
+    for (size_t c = 0; c < peer->lanes(); ++c) {
       if (peer->stream(c) != nullptr) peer->stream(c)->close();
       peer->set_stream(c, nullptr);
     }
@@ -186,7 +185,7 @@ void GrpcLinks::connect(const std::vector<int>& ranks, const Deadline& deadline)
     const std::shared_ptr<rpc::Channel> channel =
         rpc::Channel::connect(options_.addresses[index], options_.channel, deadline);
     peer->set_channel(channel);
-    for (size_t c = 0; c < kGroupChannels; ++c) {
+    for (size_t c = 0; c < kLanes; ++c) {
       peer->set_stream(
           c, channel->open_stream(kMethod, opening_text(options_.epoch, options_.rank, c),
                                   [weak = std::weak_ptr<RemotePeer>(peer)](std::exception_ptr why) {
@@ -204,7 +203,7 @@ void GrpcLinks::connect(const std::vector<int>& ranks, const Deadline& deadline)
 // have come.
 void GrpcLinks::await_streams(int rank, const Deadline& deadline) {
   RemotePeer& peer = *peers_[static_cast<size_t>(rank)];
-  for (size_t c = 0; c < peer.channels(); ++c) {
+  for (size_t c = 0; c < peer.lanes(); ++c) {
     Mailbox& box = peer.mailbox(c);
     for (;;) {
       const uint32_t seen = box.news().load();
@@ -222,8 +221,8 @@ void GrpcLinks::await_streams(int rank, const Deadline& deadline) {
   }
 }
 
-std::unique_ptr<Link> GrpcLinks::make_link(size_t channel, int rank) {
-  return std::make_unique<GrpcLink>(peers_[static_cast<size_t>(rank)], channel);
+std::unique_ptr<Link> GrpcLinks::make_link(size_t lane, int rank) {
+  return std::make_unique<GrpcLink>(peers_[static_cast<size_t>(rank)], lane);
 }
 
 }  // namespace tutti::internal

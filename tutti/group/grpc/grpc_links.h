@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages between ranks on different machines: for each other rank one authenticated connection,
-// with a stream of byte buffers for each channel in each direction.
+// with a stream of byte buffers for each lane in each direction.
 
 #pragma once
 
@@ -34,7 +34,7 @@ class GrpcLinks final : public RemoteLinks {
   GrpcLinks& operator=(const GrpcLinks&) = delete;
 
   void connect(const std::vector<int>& ranks, const Deadline& deadline) override;
-  std::unique_ptr<Link> make_link(size_t channel, int rank) override;
+  std::unique_ptr<Link> make_link(size_t lane, int rank) override;
 
  private:
   void await_streams(int rank, const Deadline& deadline);

@@ -131,9 +131,9 @@ bool RemotePeer::said_goodbye() const {
                      [](const Mailbox& each) { return each.ended(); });
 }
 
-void RemotePeer::send_note(size_t channel, WireHead::Kind kind, ErrorCode code,
-                           const std::string& text) {
-  rpc::SendStream* const stream = streams_[channel].get();
+void RemotePeer::send_control(size_t lane, WireHead::Kind kind, ErrorCode code,
+                              const std::string& text) {
+  rpc::SendStream* const stream = streams_[lane].get();
   if (stream == nullptr) return;
   MessageHead head;
   head.tag = static_cast<uint64_t>(code);
@@ -145,8 +145,8 @@ void RemotePeer::send_note(size_t channel, WireHead::Kind kind, ErrorCode code,
 
 // ---- GrpcLink
 
-GrpcLink::GrpcLink(std::shared_ptr<RemotePeer> peer, size_t channel)
-    : peer_(std::move(peer)), channel_(channel), box_(peer_->mailbox(channel)) {}
+GrpcLink::GrpcLink(std::shared_ptr<RemotePeer> peer, size_t lane)
+    : peer_(std::move(peer)), lane_(lane), box_(peer_->mailbox(lane)) {}
 
 GrpcLink::~GrpcLink() = default;
 
@@ -169,14 +169,13 @@ void GrpcLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
   } else {
     flight_->lent.fetch_add(1);
   }
-  peer_->stream(channel_)->send(
-      std::as_bytes(std::span(&wire, 1)), body,
-      [flight = flight_, peer = peer_, channel = channel_, bytes, joined](bool) {
-        flight->bytes.fetch_sub(bytes);
-        if (joined == nullptr) flight->lent.fetch_sub(1);
-        flight->messages.fetch_sub(1);
-        peer->mailbox(channel).news().bump();
-      });
+  peer_->stream(lane_)->send(std::as_bytes(std::span(&wire, 1)), body,
+                             [flight = flight_, peer = peer_, lane = lane_, bytes, joined](bool) {
+                               flight->bytes.fetch_sub(bytes);
+                               if (joined == nullptr) flight->lent.fetch_sub(1);
+                               flight->messages.fetch_sub(1);
+                               peer->mailbox(lane).news().bump();
+                             });
 }
 
 const Incoming* GrpcLink::peek() {
@@ -222,8 +221,8 @@ std::optional<PeerFailure> GrpcLink::reported_failure() {
 
 void GrpcLink::abort(ErrorCode code, const std::string& text) {
   // On each, so that no goodbye overtakes it.
-  for (size_t c = 0; c < peer_->channels(); ++c) {
-    peer_->send_note(c, WireHead::Kind::kAbort, code, text);
+  for (size_t c = 0; c < peer_->lanes(); ++c) {
+    peer_->send_control(c, WireHead::Kind::kAbort, code, text);
   }
 }
 

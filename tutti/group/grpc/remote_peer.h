@@ -38,7 +38,7 @@ std::optional<WireHead> parse_wire_head(std::span<const std::byte> bytes);
 WireHead make_wire_head(WireHead::Kind kind, const MessageHead& head,
                         const Fingerprint& fingerprint);
 
-/// One channel of a peer: messages that have come, in order. Thread-safe.
+/// One lane of a peer: messages that have come, in order. Thread-safe.
 class Mailbox {
  public:
   struct Received {
@@ -61,7 +61,7 @@ class Mailbox {
   /// The peer has opened its stream, now or before.
   bool connected() const { return connected_.load(); }
 
-  /// The peer has said that nothing more comes on this channel.
+  /// The peer has said that nothing more comes on this lane.
   void set_ended() {
     ended_.store(true);
     news_.bump();
@@ -85,23 +85,23 @@ class Mailbox {
 /// Thread-safe.
 class RemotePeer {
  public:
-  explicit RemotePeer(size_t channels) : mailboxes_(channels), streams_(channels) {}
+  explicit RemotePeer(size_t lanes) : mailboxes_(lanes), streams_(lanes) {}
 
-  Mailbox& mailbox(size_t channel) { return mailboxes_[channel]; }
-  size_t channels() const { return mailboxes_.size(); }
+  Mailbox& mailbox(size_t lane) { return mailboxes_[lane]; }
+  size_t lanes() const { return mailboxes_.size(); }
 
   /// The first decides; one that the peer reported wins over one that was only noticed.
   void fail(PeerFailure failure);
   std::optional<PeerFailure> failure() const;
 
-  /// On some channel.
+  /// On some lane.
   bool said_goodbye() const;
 
   void set_channel(std::shared_ptr<rpc::Channel> channel) { channel_ = std::move(channel); }
-  void set_stream(size_t channel, std::unique_ptr<rpc::SendStream> stream) {
-    streams_[channel] = std::move(stream);
+  void set_stream(size_t lane, std::unique_ptr<rpc::SendStream> stream) {
+    streams_[lane] = std::move(stream);
   }
-  rpc::SendStream* stream(size_t channel) { return streams_[channel].get(); }
+  rpc::SendStream* stream(size_t lane) { return streams_[lane].get(); }
 
   /// Gives the connection up: memory lent to it is free at once.
   void abort_connection() {
@@ -109,7 +109,7 @@ class RemotePeer {
   }
 
   /// A message without an operation: kAbort or kGoodbye.
-  void send_note(size_t channel, WireHead::Kind kind, ErrorCode code, const std::string& text);
+  void send_control(size_t lane, WireHead::Kind kind, ErrorCode code, const std::string& text);
 
  private:
   std::vector<Mailbox> mailboxes_;
@@ -122,7 +122,7 @@ class RemotePeer {
 /// See Link.
 class GrpcLink final : public Link {
  public:
-  GrpcLink(std::shared_ptr<RemotePeer> peer, size_t channel);
+  GrpcLink(std::shared_ptr<RemotePeer> peer, size_t lane);
   ~GrpcLink() override;
 
   bool can_post() override;
@@ -149,7 +149,7 @@ class GrpcLink final : public Link {
   };
 
   const std::shared_ptr<RemotePeer> peer_;
-  const size_t channel_;
+  const size_t lane_;
   Mailbox& box_;
   const std::shared_ptr<Flight> flight_ = std::make_shared<Flight>();
   Incoming incoming_;

@@ -21,17 +21,17 @@ bool PeerSocket::hung_up() const {
 }
 
 HostLink::HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs,
-                   size_t channel, int my_rank, int their_rank,
+                   size_t lane, int my_rank, int their_rank,
                    std::shared_ptr<const PeerSocket> socket)
     : mine_(std::move(mine)),
       theirs_(std::move(theirs)),
       their_rank_(their_rank),
       socket_(std::move(socket)),
-      outgoing_(&mine_->slot(channel, static_cast<size_t>(their_rank), 0)),
-      arriving_(&theirs_->slot(channel, static_cast<size_t>(my_rank), 0)),
-      staged_offset_(mine_->staged_offset(channel, static_cast<size_t>(their_rank), 0)),
-      consumed_(mine_->consumed(channel, static_cast<size_t>(their_rank))),
-      peer_consumed_(theirs_->consumed(channel, static_cast<size_t>(my_rank))) {}
+      outgoing_(&mine_->slot(lane, static_cast<size_t>(their_rank), 0)),
+      arriving_(&theirs_->slot(lane, static_cast<size_t>(my_rank), 0)),
+      staged_offset_(mine_->staged_offset(lane, static_cast<size_t>(their_rank), 0)),
+      consumed_(mine_->consumed(lane, static_cast<size_t>(their_rank))),
+      peer_consumed_(theirs_->consumed(lane, static_cast<size_t>(my_rank))) {}
 
 bool HostLink::can_post() {
   if (posted_ - known_consumed_ < Segment::kSlots) return true;
@@ -48,7 +48,7 @@ void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
   const bool is_inline = bytes <= HostSlot::kInlineBytes;
   slot.fingerprint = fingerprint;
   const bool copy =
-      bytes <= kCopiedBytes || (use == Use::kAndWrite && bytes <= Segment::kStagedBytes);
+      bytes <= kCopiedBytes || (use == Use::kCopyFirst && bytes <= Segment::kStagedBytes);
   if (!copy && pieces.size() == 1 && mine_->contains(pieces[0].data())) {
     slot.offset = static_cast<uint64_t>(pieces[0].data() - mine_->data());
     last_shared_ = posted_ + 1;

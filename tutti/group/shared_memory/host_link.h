@@ -33,7 +33,7 @@ class PeerSocket {
 /// See Link.
 class HostLink final : public Link {
  public:
-  HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs, size_t channel,
+  HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs, size_t lane,
            int my_rank, int their_rank, std::shared_ptr<const PeerSocket> socket);
 
   bool can_post() override;

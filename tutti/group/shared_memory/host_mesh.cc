@@ -86,9 +86,9 @@ HostMesh::HostMesh(const Options& options)
       reached_(sockets_.size()),
       reasons_(sockets_.size()) {
   try {
-    segment_ = Segment::create(
-        options.epoch, options.rank,
-        {options.channels, static_cast<size_t>(options.size), options.segment_bytes});
+    segment_ =
+        Segment::create(options.epoch, options.rank,
+                        {options.lanes, static_cast<size_t>(options.size), options.segment_bytes});
     listen_locally();
   } catch (const Error& error) {
     segment_ = nullptr;
@@ -259,9 +259,9 @@ void HostMesh::accept_from(const std::vector<bool>& expected, const Deadline& de
   }
 }
 
-std::unique_ptr<Link> HostMesh::make_link(size_t channel, int rank) const {
+std::unique_ptr<Link> HostMesh::make_link(size_t lane, int rank) const {
   const auto index = static_cast<size_t>(rank);
-  return std::make_unique<HostLink>(segment_, segments_[index], channel, options_.rank, rank,
+  return std::make_unique<HostLink>(segment_, segments_[index], lane, options_.rank, rank,
                                     peers_[index]);
 }
 

@@ -28,7 +28,7 @@ class HostMesh {
     int rank = 0;
     int size = 1;
     uint64_t epoch = 0;
-    size_t channels = 0;
+    size_t lanes = 0;
     size_t segment_bytes = size_t{16} << 30;
   };
 
@@ -45,7 +45,7 @@ class HostMesh {
   /// Why not; empty if it is.
   const std::string& reason(int rank) const { return reasons_[static_cast<size_t>(rank)]; }
 
-  std::unique_ptr<Link> make_link(size_t channel, int rank) const;
+  std::unique_ptr<Link> make_link(size_t lane, int rank) const;
   /// Null where the system gives no shared memory: then no rank is reached.
   const std::shared_ptr<Segment>& segment() const { return segment_; }
 

@@ -112,15 +112,15 @@ size_t Segment::Layout::ring_bytes() const {
   return page_rounded(kSlots * sizeof(HostSlot)) + kSlots * kStagedBytes;
 }
 
-size_t Segment::Layout::consumed_offset(size_t channel, size_t rank) const {
-  return page_rounded(sizeof(Header)) + (channel * ranks + rank) * kConsumedStride;
+size_t Segment::Layout::consumed_offset(size_t lane, size_t rank) const {
+  return page_rounded(sizeof(Header)) + (lane * ranks + rank) * kConsumedStride;
 }
 
-size_t Segment::Layout::ring_offset(size_t channel, size_t rank) const {
-  return page_rounded(consumed_offset(channels, 0)) + (channel * ranks + rank) * ring_bytes();
+size_t Segment::Layout::ring_offset(size_t lane, size_t rank) const {
+  return page_rounded(consumed_offset(lanes, 0)) + (lane * ranks + rank) * ring_bytes();
 }
 
-size_t Segment::Layout::tensors_offset() const { return ring_offset(channels, 0); }
+size_t Segment::Layout::tensors_offset() const { return ring_offset(lanes, 0); }
 
 std::shared_ptr<Segment> Segment::create(uint64_t epoch, int rank, const Layout& layout) {
   if (layout.bytes <= layout.tensors_offset()) {
@@ -205,27 +205,27 @@ Segment::~Segment() {
 const Segment::Header& Segment::header() const { return *reinterpret_cast<const Header*>(data_); }
 Segment::Header& Segment::header() { return *reinterpret_cast<Header*>(data_); }
 
-const std::atomic<uint32_t>& Segment::consumed(size_t channel, size_t rank) const {
+const std::atomic<uint32_t>& Segment::consumed(size_t lane, size_t rank) const {
   return *reinterpret_cast<const std::atomic<uint32_t>*>(data_ +
-                                                         layout_.consumed_offset(channel, rank));
+                                                         layout_.consumed_offset(lane, rank));
 }
 
-std::atomic<uint32_t>& Segment::consumed(size_t channel, size_t rank) {
-  return *reinterpret_cast<std::atomic<uint32_t>*>(data_ + layout_.consumed_offset(channel, rank));
+std::atomic<uint32_t>& Segment::consumed(size_t lane, size_t rank) {
+  return *reinterpret_cast<std::atomic<uint32_t>*>(data_ + layout_.consumed_offset(lane, rank));
 }
 
-const HostSlot& Segment::slot(size_t channel, size_t rank, uint64_t sequence) const {
-  const auto* first = reinterpret_cast<const HostSlot*>(data_ + layout_.ring_offset(channel, rank));
+const HostSlot& Segment::slot(size_t lane, size_t rank, uint64_t sequence) const {
+  const auto* first = reinterpret_cast<const HostSlot*>(data_ + layout_.ring_offset(lane, rank));
   return first[sequence % kSlots];
 }
 
-HostSlot& Segment::slot(size_t channel, size_t rank, uint64_t sequence) {
-  auto* first = reinterpret_cast<HostSlot*>(data_ + layout_.ring_offset(channel, rank));
+HostSlot& Segment::slot(size_t lane, size_t rank, uint64_t sequence) {
+  auto* first = reinterpret_cast<HostSlot*>(data_ + layout_.ring_offset(lane, rank));
   return first[sequence % kSlots];
 }
 
-size_t Segment::staged_offset(size_t channel, size_t rank, uint64_t sequence) const {
-  return layout_.ring_offset(channel, rank) + page_rounded(kSlots * sizeof(HostSlot)) +
+size_t Segment::staged_offset(size_t lane, size_t rank, uint64_t sequence) const {
+  return layout_.ring_offset(lane, rank) + page_rounded(kSlots * sizeof(HostSlot)) +
          (sequence % kSlots) * kStagedBytes;
 }
 

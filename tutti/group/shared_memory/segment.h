@@ -4,10 +4,10 @@
 // and room for tensors. Only its own process writes it; others map it read-only. A segment belongs
 // to one epoch of one group and vanishes with it.
 //
-//   | Header | Consumed[channel][rank] | Ring[channel][rank] ... | tensors ...
+//   | Header | Consumed[lane][rank] | Ring[lane][rank] ... | tensors ...
 //
 // Sender: writes slot n % kSlots of the ring for the receiver, then its `ready` = n + 1. Receiver:
-// sees ready == n + 1, reads, then writes Consumed[channel][sender] = n + 1 in its own segment,
+// sees ready == n + 1, reads, then writes Consumed[lane][sender] = n + 1 in its own segment,
 // which lets the sender use the slot again. Whoever sleeps counts itself in its own
 // Header::sleepers; whoever has news for others looks at theirs, and if somebody sleeps bumps its
 // own Header::bell and wakes.
@@ -50,13 +50,13 @@ class Segment {
   static constexpr size_t kStagedBytes = 512 << 10;  ///< Of each slot, for bytes that are copied.
 
   struct Layout {
-    size_t channels = 0;
+    size_t lanes = 0;
     size_t ranks = 0;
     size_t bytes = 0;  ///< Of the whole segment; pages that nobody touches cost nothing.
 
     size_t ring_bytes() const;
-    size_t consumed_offset(size_t channel, size_t rank) const;
-    size_t ring_offset(size_t channel, size_t rank) const;
+    size_t consumed_offset(size_t lane, size_t rank) const;
+    size_t ring_offset(size_t lane, size_t rank) const;
     size_t tensors_offset() const;
   };
 
@@ -81,11 +81,11 @@ class Segment {
     return at >= data_ && at < data_ + layout_.bytes;
   }
 
-  const std::atomic<uint32_t>& consumed(size_t channel, size_t rank) const;
-  std::atomic<uint32_t>& consumed(size_t channel, size_t rank);
-  const HostSlot& slot(size_t channel, size_t rank, uint64_t sequence) const;
-  HostSlot& slot(size_t channel, size_t rank, uint64_t sequence);
-  size_t staged_offset(size_t channel, size_t rank, uint64_t sequence) const;
+  const std::atomic<uint32_t>& consumed(size_t lane, size_t rank) const;
+  std::atomic<uint32_t>& consumed(size_t lane, size_t rank);
+  const HostSlot& slot(size_t lane, size_t rank, uint64_t sequence) const;
+  HostSlot& slot(size_t lane, size_t rank, uint64_t sequence);
+  size_t staged_offset(size_t lane, size_t rank, uint64_t sequence) const;
 
   // ---- sleeping; see the top of the file
 

@@ -168,9 +168,9 @@ void AllReduceRequest::complete(std::span<MeetingRequest* const> requests) {
     team = {static_cast<size_t>(local_replica_), requests.size(), claims};
   }
   if (!tensors_.empty()) {
-    const std::string what = strategy_.num_workers() > 1 ? label() : std::string();
+    const auto name = [this] { return label(); };
     const AllReduceBatch batch(op_, requests.size(), {tensors_.data(), tensors_.size()}, input,
-                               output, memory, team, what);
+                               output, memory, team, name);
     strategy_.cross_device_ops().all_reduce(batch, options_);
   }
   if (tensors_.size() == leaves_.size()) return;

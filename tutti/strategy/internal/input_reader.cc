@@ -112,7 +112,7 @@ InputReader::InputReader(std::shared_ptr<const InputSource> source, data::Elemen
 InputReader::~InputReader() {
   dropped_.store(true);
   ahead_ = nullptr;  // joins its thread
-  source_->strategy->end_input_pass(pass_);
+  source_->strategy->workers().end_input_pass(pass_);
 }
 
 std::vector<data::StageStats> InputReader::stats() const {
@@ -154,12 +154,12 @@ bool InputReader::read(Ready& ready) {
   for (const std::optional<data::Element>& element : step.elements) {
     if (element) rows += rows_of(*element);
   }
-  ready.totals = strategy.add_up_input({.pass = pass_,
-                                        .step = step_++,
-                                        .local_replicas_with_data = step.with_data,
-                                        .local_rows = rows,
-                                        .stop = strategy.wants_to_stop(),
-                                        .cancelled = &dropped_});
+  ready.totals = strategy.workers().add_up({.pass = pass_,
+                                            .step = step_++,
+                                            .local_replicas_with_data = step.with_data,
+                                            .local_rows = rows,
+                                            .stop = strategy.wants_to_stop(),
+                                            .cancelled = &dropped_});
   if (ready.totals.replicas_with_data == 0) {
     ended_ = true;
     return false;
@@ -231,8 +231,8 @@ std::string InputReader::save() {
   data::StateWriter state;
   state.tag("tutti input position 1");
   state.number(source_->sharded ? static_cast<int64_t>(source_->sharded->policy) : kFromFunction);
-  state.number(strategy.num_workers());
-  state.number(strategy.worker_index());
+  state.number(strategy.workers().size());
+  state.number(strategy.workers().rank());
   state.number(strategy.num_local_replicas());
   state.number(pass_);
   if (ahead_ == nullptr) {
@@ -270,15 +270,17 @@ void InputReader::restore(std::string_view position) {
     return value == static_cast<int64_t>(data::AutoShardPolicy::kData) ||
            value == static_cast<int64_t>(data::AutoShardPolicy::kBatch);
   };
-  const bool same = policy == mine && workers == strategy.num_workers() &&
-                    worker == strategy.worker_index() && replicas == strategy.num_local_replicas();
+  const bool same = policy == mine && workers == strategy.workers().size() &&
+                    worker == strategy.workers().rank() &&
+                    replicas == strategy.num_local_replicas();
   if (!same && !(is_global(policy) && is_global(mine))) {
     throw Error(
         ErrorCode::kFailedPrecondition,
         message("DistributedIterator::restore: the position was saved by worker ", worker, " of ",
                 workers, " with ", replicas, " replicas and belongs to what that worker read ",
-                "(its files, or what its function made); this is worker ", strategy.worker_index(),
-                " of ", strategy.num_workers(), " with ", strategy.num_local_replicas(),
+                "(its files, or what its function made); this is worker ",
+                strategy.workers().rank(), " of ", strategy.workers().size(), " with ",
+                strategy.num_local_replicas(),
                 " replicas. Restore it in the same place, or shard by AutoShardPolicy::kData or "
                 "kBatch, whose positions hold for any number of workers and replicas."));
   }

@@ -50,19 +50,6 @@ void check_options(const char* function, const InputOptions& options) {
   }
 }
 
-void check_workers(const char* function, const StrategyExtended& strategy) {
-  const int workers = strategy.num_workers();
-  const int worker = strategy.worker_index();
-  if (workers < 1 || worker < 0 || worker >= workers ||
-      strategy.num_local_replicas() * workers != strategy.num_replicas_in_sync()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                message("Strategy::", function, ": ", strategy.describe(), " says it is worker ",
-                        worker, " of ", workers, " with ", strategy.num_local_replicas(),
-                        " local replicas of ", strategy.num_replicas_in_sync(),
-                        " in all, but every worker must have the same number of replicas."));
-  }
-}
-
 }  // namespace
 
 data::Element host_copy(data::Element element) {
@@ -107,23 +94,23 @@ std::shared_ptr<const InputSource> distribute_pipeline(
     const InputOptions& options) {
   check_cross_replica(*strategy, "distribute_dataset", "merge_call()");
   check_options("distribute_dataset", options);
-  check_workers("distribute_dataset", *strategy);
   if (options.replication_mode == InputReplicationMode::kPerReplica) {
     throw Error(ErrorCode::kUnimplemented,
                 "Strategy::distribute_dataset: InputReplicationMode::kPerReplica is for "
                 "distribute_datasets_from_function only, which can make a pipeline per replica.");
   }
-  data::ShardedPipeline sharded =
-      data::shard_pipeline(pipeline, {strategy->num_workers(), strategy->worker_index(),
-                                      strategy->num_local_replicas(), options.even_split});
+  WorkerGroup& workers = strategy->workers();
+  data::ShardedPipeline sharded = data::shard_pipeline(
+      pipeline,
+      {workers.size(), workers.rank(), strategy->num_local_replicas(), options.even_split});
   log(sharded.is_warning ? LogLevel::kWarning : LogLevel::kInfo,
-      message(strategy->name(), ": input of worker ", strategy->worker_index(), " of ",
-              strategy->num_workers(), ": ", sharded.explanation, "."));
+      message(strategy->name(), ": input of worker ", workers.rank(), " of ", workers.size(), ": ",
+              sharded.explanation, "."));
   auto source = std::make_shared<InputSource>();
   source->strategy = strategy;
   source->options = options;
   source->pipelines = {sharded.node};
-  if (strategy->num_workers() > 1) source->seed = strategy->agree_on_seed(data::propose_seed());
+  source->seed = workers.agree(data::propose_seed, "seed of a dataset");
   source->sharded = std::move(sharded);
   return source;
 }
@@ -133,14 +120,13 @@ std::shared_ptr<const InputSource> distribute_pipelines(
     const std::function<data::NodePtr(const InputContext&)>& make, const InputOptions& options) {
   check_cross_replica(*strategy, "distribute_datasets_from_function", "merge_call()");
   check_options("distribute_datasets_from_function", options);
-  check_workers("distribute_datasets_from_function", *strategy);
   auto source = std::make_shared<InputSource>();
   source->strategy = strategy;
   source->options = options;
   const int replicas = strategy->num_replicas_in_sync();
   if (options.replication_mode == InputReplicationMode::kPerWorker) {
     source->pipelines.push_back(
-        make({strategy->num_workers(), strategy->worker_index(), replicas}));
+        make({strategy->workers().size(), strategy->workers().rank(), replicas}));
   } else {
     for (int i = 0; i < strategy->num_local_replicas(); ++i) {
       const int id = strategy->replica_context(i).replica_id_in_sync_group();

@@ -17,9 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -48,8 +45,7 @@ class AllGatherRequest final : public MeetingRequest {
   AllGatherRequest(StrategyExtended& strategy, const ReplicaContext& context,
                    const LeafList& leaves, const std::string& structure, int64_t axis,
                    const CommunicationOptions& options, CallSite site)
-      : MeetingRequest("all_gather", site,
-                       strategy.num_workers() > 1 ? Completer::kFirst : Completer::kAll),
+      : MeetingRequest("all_gather", site, Completer::kAll),
         strategy_(strategy),
         local_replica_(context.local_replica_id()),
         leaves_(leaves),
@@ -69,6 +65,7 @@ class AllGatherRequest final : public MeetingRequest {
         if (d != axes_[i]) mark(static_cast<uint64_t>(tensor.size(d)));
       }
     }
+    begins_.resize(leaves_.size());
     outputs_.resize(leaves_.size());
   }
 
@@ -85,49 +82,20 @@ class AllGatherRequest final : public MeetingRequest {
   }
 
   void complete(std::span<MeetingRequest* const> requests) override {
-    const at::NoGradGuard no_grad;
-    if (strategy_.num_workers() > 1) return complete_over_workers(requests);
-    for (size_t i = 0; i < leaves_.size(); ++i) {
-      std::vector<at::Tensor> parts;
-      int64_t begin = 0;
-      for (size_t r = 0; r < requests.size(); ++r) {
-        const auto& each = *static_cast<const AllGatherRequest*>(requests[r]);
-        const at::Tensor& part = each.leaves_[i].tensor();
-        if (static_cast<int>(r) < local_replica_) begin += part.size(axes_[i]);
-        parts.push_back(part.to(leaves_[i].tensor().device()));
-      }
-      begins_.push_back(begin);
-      outputs_[i] = at::cat(parts, axes_[i]);
-    }
+    const auto request = [&](size_t r) { return static_cast<AllGatherRequest*>(requests[r]); };
+    const auto part = [&](size_t r, size_t i) -> const at::Tensor& {
+      return request(r)->leaves_[i].tensor();
+    };
+    const auto give = [&](size_t r, size_t i, at::Tensor all, int64_t begin) {
+      request(r)->outputs_[i] = std::move(all);
+      request(r)->begins_[i] = begin;
+    };
+    const AllGatherBatch batch(requests.size(), axes_, part, give,
+                               static_cast<size_t>(local_replica_));
+    strategy_.cross_device_ops().all_gather(batch, options_);
   }
 
  private:
-  // By one thread for all local replicas.
-  void complete_over_workers(std::span<MeetingRequest* const> requests) const {
-    const auto request = [&](size_t r) { return static_cast<AllGatherRequest*>(requests[r]); };
-    for (size_t i = 0; i < leaves_.size(); ++i) {
-      std::vector<at::Tensor> parts;
-      const at::Tensor extents = at::empty({static_cast<int64_t>(requests.size())}, at::kLong);
-      for (size_t r = 0; r < requests.size(); ++r) {
-        parts.push_back(request(r)->leaves_[i].tensor().detach());
-        extents.data_ptr<int64_t>()[r] = parts.back().size(axes_[i]);
-      }
-      int64_t begin = 0;
-      const std::string what = message("extents of all_gather(axis ", axis_, "), leaf ", i);
-      const auto workers = strategy_.gather_from_workers(extents.view(at::kByte), what, options_);
-      for (int w = 0; w < strategy_.worker_index(); ++w) {
-        begin += workers[static_cast<size_t>(w)].view(at::kLong).sum().item<int64_t>();
-      }
-      const at::Tensor all = strategy_.cross_device_ops().gather(
-          PerReplica<at::Tensor>(parts), Destinations(parts[0]), axes_[i], options_)[0];
-      for (size_t r = 0; r < requests.size(); ++r) {
-        request(r)->outputs_[i] = all.to(parts[r].device(), /*non_blocking=*/false, /*copy=*/r > 0);
-        request(r)->begins_.push_back(begin);
-        begin += parts[r].size(axes_[i]);
-      }
-    }
-  }
-
   int64_t checked_axis(size_t i) const {
     const Leaf& leaf = leaves_[i];
     if (leaf.kind == Leaf::Kind::kIndexedSlices) {
@@ -315,7 +283,7 @@ void StrategyExtended::all_reduce(ReplicaContext& context, ReduceOp op, const Le
                                   CallSite site) {
   if (!needs_gradient(leaves)) {
     internal::AllReduceRequest request(kAllReduce, *this, context, op, leaves, structure,
-                                       communication_options_.merged_with(options), site);
+                                       communication_options().merged_with(options), site);
     request.allocate_outputs();
     meet(context, request);
     request.hand_out();
@@ -327,7 +295,7 @@ void StrategyExtended::all_reduce(ReplicaContext& context, ReduceOp op, const Le
   call->op = op;
   call->leaves = leaves;
   call->structure = structure;
-  call->options = communication_options_.merged_with(options);
+  call->options = communication_options().merged_with(options);
   call->site = site;
   const variable_list inputs = tensors_of(leaves);  // as a TensorList: a vector is no input
   hand_out(leaves, AllReduceFunction::apply(call, at::TensorList(inputs)));
@@ -362,7 +330,7 @@ void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op,
     }
   }
   internal::AllReduceRequest request(kAllReduceInPlace, *this, context, op, leaves, structure,
-                                     communication_options_.merged_with(options), site);
+                                     communication_options().merged_with(options), site);
   request.reduce_in_place();
   meet(context, request);
   for (const Leaf& leaf : leaves) {
@@ -383,7 +351,7 @@ void StrategyExtended::all_gather(ReplicaContext& context, const LeafList& leave
   call->leaves = leaves;
   call->structure = structure;
   call->axis = axis;
-  call->options = communication_options_.merged_with(options);
+  call->options = communication_options().merged_with(options);
   call->site = site;
   if (needs_gradient(leaves)) {
     const variable_list inputs = tensors_of(leaves);

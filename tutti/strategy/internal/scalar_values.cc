@@ -2,12 +2,10 @@
 
 #include "tutti/strategy/internal/scalar_values.h"
 
-#include <cstring>
 #include <span>
 #include <string>
 #include <type_traits>
-
-#include <ATen/ops/from_blob.h>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"
@@ -32,26 +30,6 @@ T combine_scalars(ReduceOp op, T a, T b) {
   }
 }
 
-template <class T>
-std::vector<T> values_of_workers(StrategyExtended& strategy, const std::string& what,
-                                 std::vector<T>& local, const CommunicationOptions& options) {
-  const auto bytes = static_cast<int64_t>(local.size() * sizeof(T));
-  const at::Tensor mine = at::from_blob(local.data(), {bytes}, at::kByte);
-  std::vector<T> all;
-  for (const at::Tensor& each : strategy.gather_from_workers(mine, what, options)) {
-    if (each.numel() != bytes) {
-      throw Error(
-          ErrorCode::kFailedPrecondition,
-          message("reduce: a worker has ", each.numel(), " bytes of numbers where this has ", bytes,
-                  ". All must reduce the same type."));
-    }
-    all.resize(all.size() + local.size());
-    std::memcpy(all.data() + all.size() - local.size(), each.data_ptr(),
-                static_cast<size_t>(bytes));
-  }
-  return all;
-}
-
 }  // namespace
 
 void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<Leaf>& column,
@@ -65,11 +43,14 @@ void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<L
       const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
       std::vector<T> values;
       for (const Leaf& leaf : column) values.push_back(*static_cast<T*>(leaf.data));
-      if (strategy.num_workers() > 1) {
-        std::string what = "reduce(";  // a stream would take longer than the exchange
-        what.append(to_string(op)).append(") of a number, ").append(column[0].describe());
-        values = values_of_workers(strategy, what, values, options);
-      }
+      values = strategy.workers().concatenate(
+          std::move(values),
+          [&] {
+            std::string what = "reduce(";  // a stream would take longer than the exchange
+            what.append(to_string(op)).append(") of a number, ").append(column[0].describe());
+            return what;
+          },
+          options.timeout);
       const auto count = static_cast<T>(values.size());
       T reduced = reduce_tree_scalars(std::span(values), [&](T a, T b) {
         return ordered ? combine_scalars(op, a, b)

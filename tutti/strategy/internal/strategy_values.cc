@@ -249,7 +249,7 @@ void gather_per_replica(const StrategyExtended& strategy, const ReduceLeaves& le
 void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList& result,
                   at::OptionalIntArrayRef axis, bool is_mirrored) {
   check_cross_replica(strategy, "reduce", "all_reduce()");
-  if (!is_mirrored && strategy.num_workers() > 1) {
+  if (!is_mirrored && !strategy.has_all_replicas()) {  // a value of this worker alone
     return reduce_per_replica(strategy, op, {result}, {""}, result, axis);
   }
   if (axis.has_value() && axis->empty()) axis = c10::nullopt;
@@ -284,7 +284,7 @@ void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList&
 
 void gather_plain(const StrategyExtended& strategy, const LeafList& result, int64_t axis) {
   check_cross_replica(strategy, "gather", "all_gather()");
-  if (strategy.num_workers() > 1) {
+  if (!strategy.has_all_replicas()) {
     return gather_per_replica(strategy, {result}, {""}, result, axis);
   }
   for (const Leaf& leaf : result) {

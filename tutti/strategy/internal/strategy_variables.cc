@@ -100,12 +100,10 @@ std::shared_ptr<VariableImpl> StrategyExtended::make_variable(
     const std::vector<DeviceSpec>& devices) {
   has_variables_.store(true);
   at::Tensor value = initial_value;
-  if (num_workers() > 1 && value.defined()) {
-    value = value.detach().clone();
-    take_from_first_worker(value, options.name);
-    // A small value leaves the first worker before anybody has it: hear from all that are to have
-    // it.
-    gather_from_workers(at::zeros({1}, at::kByte), options.name);
+  if (value.defined()) {
+    value = workers().of_first(value, options.name);
+    // A small value leaves the first worker before anybody has it: hear from all that get it.
+    workers().barrier(options.name);
   }
   std::shared_ptr<VariableImpl> variable =
       do_create_variable(define_variable(shared_from_this(), options, value, devices));
@@ -226,7 +224,7 @@ void StrategyExtended::update_components(const char* function,
 
 void StrategyExtended::combine_update(ReplicaContext& context, const VariableUpdate& update) {
   if (update.aggregation == VariableAggregation::kOnlyFirstReplica) {
-    internal::FirstUpdateRequest request(*this, context, update);
+    internal::FirstUpdateRequest request(*this, update);
     meet(context, request);
     request.hand_out();
     return;

@@ -90,11 +90,11 @@ bool CombineUpdateRequest::is_same_everywhere(std::span<MeetingRequest* const> r
       return static_cast<const CombineUpdateRequest*>(each)->update_.same == kind;
     });
   };
-  if (strategy_.num_workers() == 1 || all_bring(VariableUpdate::Same::kMirrored)) return same_here;
+  if (strategy_.has_all_replicas() || all_bring(VariableUpdate::Same::kMirrored)) return same_here;
   if (!all_bring(VariableUpdate::Same::kNumber)) return false;  // each worker has its own tensors
   const at::Tensor value = update_.leaves[0].tensor().detach().to(at::kCPU).reshape({1});
   const at::Tensor mine = at::cat({value.view(at::kByte), at::full({1}, same_here, at::kByte)});
-  const auto all = strategy_.gather_from_workers(mine, label());
+  const auto all = strategy_.workers().gather(mine, label());
   return same_here && std::all_of(all.begin(), all.end(),
                                   [&](const at::Tensor& each) { return each.equal(mine); });
 }
@@ -132,13 +132,9 @@ void CombineUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   update_.apply_once(combined);
 }
 
-FirstUpdateRequest::FirstUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
-                                       const VariableUpdate& update)
-    : MeetingRequest(
-          update.function, update.site,
-          update.apply_once || strategy.num_workers() > 1 ? Completer::kFirst : Completer::kAll),
+FirstUpdateRequest::FirstUpdateRequest(StrategyExtended& strategy, const VariableUpdate& update)
+    : MeetingRequest(update.function, update.site, Completer::kFirst),
       strategy_(strategy),
-      local_replica_(context.local_replica_id()),
       update_(update) {
   set_timeout(strategy.communication_options().timeout);
   mark(reinterpret_cast<uintptr_t>(update.function));
@@ -154,32 +150,19 @@ std::string FirstUpdateRequest::describe() const { return describe_update(update
 
 void FirstUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   const at::NoGradGuard no_grad;
-  const Leaf& first = static_cast<const FirstUpdateRequest*>(requests[0])->update_.leaves[0];
-  if (strategy_.num_workers() > 1) return complete_over_workers(requests, first);
-  if (update_.apply_once) {
-    update_.apply_once(first);
-  } else if (local_replica_ != 0) {
-    copy_from(first);
-  }
-}
-
-// What replica 0 of worker 0 brought, for all.
-void FirstUpdateRequest::complete_over_workers(std::span<MeetingRequest* const> requests,
-                                               const Leaf& first) {
-  Leaf shared = first;
+  Leaf shared = static_cast<const FirstUpdateRequest*>(requests[0])->update_.leaves[0];
   at::Tensor tensor;
   std::optional<IndexedSlices> slices;
-  if (first.kind == Leaf::Kind::kTensor) {
-    tensor = first.tensor().detach().clone();
-    strategy_.take_from_first_worker(tensor, update_.variable.describe());
+  if (shared.kind == Leaf::Kind::kTensor) {
+    tensor = strategy_.workers().of_first(shared.tensor(), update_.variable.describe());
     shared.data = &tensor;
   } else {
-    const IndexedSlices& mine = first.slices();
+    const IndexedSlices& mine = shared.slices();
     const at::Tensor count = at::scalar_tensor(mine.indices().numel(), at::kLong);
-    strategy_.take_from_first_worker(count, "number of slices");
+    strategy_.workers().broadcast(count, "number of slices");
     const auto of_first = [&](const at::Tensor& part) {
       const at::Tensor all = strategy_.gather(PerReplica<at::Tensor>({part.detach()}), 0);
-      return all.narrow(0, 0, count.item<int64_t>()).clone();
+      return all.narrow(0, 0, count.item<int64_t>());
     };
     slices.emplace(of_first(mine.values()), of_first(mine.indices()), mine.dense_shape());
     shared.data = &*slices;

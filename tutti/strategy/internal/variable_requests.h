@@ -58,11 +58,10 @@ class CombineUpdateRequest final : public AllReduceRequest {
   int replicas_;
 };
 
-/// The value of replica 0 for everybody.
+/// The value of replica 0 of worker 0 for everybody.
 class FirstUpdateRequest final : public MeetingRequest {
  public:
-  FirstUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
-                     const VariableUpdate& update);
+  FirstUpdateRequest(StrategyExtended& strategy, const VariableUpdate& update);
 
   std::string_view subject() const override { return update_.variable.options().name; }
   std::string describe() const override;
@@ -73,10 +72,8 @@ class FirstUpdateRequest final : public MeetingRequest {
 
  private:
   void copy_from(const Leaf& first);
-  void complete_over_workers(std::span<MeetingRequest* const> requests, const Leaf& first);
 
   StrategyExtended& strategy_;
-  int local_replica_;
   const VariableUpdate& update_;
   at::Tensor tensor_;
   std::optional<IndexedSlices> slices_;

@@ -191,7 +191,7 @@ bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
     return false;
   }
   set_flags(replica);
-  const bool brings_buffers = extended_.num_workers() > 1 && replica == 0;
+  const bool brings_buffers = !extended_.workers().is_alone() && replica == 0;
   std::vector<std::byte>* const bytes = brings_buffers ? reducer_->attachment() : nullptr;
   if (bytes != nullptr) modules_->pack_buffers(*bytes);
   const bool handed_out = reducer_->finish(replica, reduced);
@@ -206,7 +206,7 @@ bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
 
 void OptimizerCore::collect_sparse(const char* function, size_t replica, CallSite site) {
   sparse_->collect(replica);
-  if (sparse_->empty() || extended_.num_workers() == 1) return;
+  if (sparse_->empty() || extended_.workers().is_alone()) return;
   const auto gather = [this] { sparse_->gather(extended_); };
   meet(function, false, replica, site, gather);
 }
@@ -243,7 +243,7 @@ void OptimizerCore::synchronize(CallSite site) {
   collect_sparse(function, replica, site);
   bool has_news = false;  // read where all are: the first that leaves may come upon more
   const auto work = [&] {
-    has_news = news_.load(std::memory_order_relaxed) || extended_.num_workers() > 1;
+    has_news = news_.load(std::memory_order_relaxed) || !extended_.workers().is_alone();
     if (replica == 0) state_settings(/*is_step=*/false, 1);
     reduce(replica, false, false);
   };
@@ -298,7 +298,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     if (replica == 0) state_settings(/*is_step=*/true, mine.gradient_factor);
     const bool with_norm = needs_norm(mine);
     updated = reduce(replica, with_update, with_norm);
-    if (extended_.num_workers() == 1) modules_->synchronize_buffers(replica, replicas_.size());
+    if (extended_.workers().is_alone()) modules_->synchronize_buffers(replica, replicas_.size());
   };
   meet(function, true, replica, site, first, argument, mine.gradient_factor, me.rules);
   if (!me.is_synchronized) check_statement(replica);

@@ -149,7 +149,7 @@ double OptimizerCore::hash_of_part(std::vector<std::string>* names) const {
 }
 
 void OptimizerCore::state_settings(bool is_step, double gradient_factor) {
-  if (extended_.num_workers() == 1 || replicas_[0].is_synchronized) return;
+  if (extended_.workers().is_alone() || replicas_[0].is_synchronized) return;
   statement_.assign(kRules, 0);
   statement_[kCheckEvery] = options_.check_every;
   statement_[kHash] = hash_of_part(nullptr);

@@ -109,7 +109,7 @@ void SparseParameters::gather(StrategyExtended& strategy) {
       parts.push_back(each.rows.view(at::kByte));
       parts.push_back(each.values.reshape({-1}).view(at::kByte));
     }
-    const auto all = strategy.gather_from_workers(
+    const auto all = strategy.workers().gather(
         at::cat(parts), "sparse gradients of " + modules_.parameter_names()[table.entry.parameter]);
     const at::ScalarType dtype = table.gradients[0].values.scalar_type();
     const auto row_bytes = table.row_size * static_cast<int64_t>(c10::elementSize(dtype));

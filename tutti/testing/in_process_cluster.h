@@ -47,7 +47,7 @@ class InProcessCluster {
   /// new MultiWorkerMirroredStrategy. Returns when all have ended; rethrows the first error that is
   /// not a consequence of another worker's. Workers draw the same random numbers, as processes with
   /// the same seed do: torch::manual_seed() before this call decides them, inside it has no effect.
-  /// strategy.cluster_resolver() is null; extended().worker_index() tells which worker it is.
+  /// strategy.cluster_resolver() is null; extended().workers().rank() tells which worker it is.
   void run(const std::function<void(const Strategy&)>& fn) const;
 
   /// The same; returns what each worker threw, by its index: null if nothing.

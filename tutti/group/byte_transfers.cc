@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operations of a communicator that only move bytes. All are one: some bytes to some ranks,
+// The operations of a lane that only move bytes. All are one: some bytes to some ranks,
 // some from some ranks, in as many messages as the links need.
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "tutti/group/communicator.h"
+#include "tutti/base/error.h"
+#include "tutti/group/worker_group.h"
 
 namespace tutti {
 namespace {
@@ -18,10 +19,9 @@ using Bytes = std::span<const std::byte>;
 
 class ByteTransfer final : public Transfer {
  public:
-  ByteTransfer(Communicator& communicator, const Operation& operation, Deadline deadline,
-               std::vector<Communicator::Outgoing> outgoing, std::vector<int> sources,
-               Communicator::PlaceFn place)
-      : Transfer(communicator, operation, deadline), place_(std::move(place)) {
+  ByteTransfer(Lane& lane, const Operation& operation, Deadline deadline,
+               std::vector<Lane::Outgoing> outgoing, std::vector<int> sources, Lane::PlaceFn place)
+      : Transfer(lane, operation, deadline), place_(std::move(place)) {
     for (const auto& each : outgoing) out_.push_back({each.rank, each.bytes, 0, false});
     for (const int rank : sources) in_.push_back({rank, {}, 0, false, false});
   }
@@ -41,7 +41,7 @@ class ByteTransfer final : public Transfer {
     bool done;
   };
 
-  int step() override {
+  int try_advance() override {
     int missing = kDone;
     for (Out& each : out_) {
       if (!send(each)) missing = each.rank;
@@ -53,12 +53,12 @@ class ByteTransfer final : public Transfer {
   }
 
   bool send(Out& out) {
-    Link& link = communicator_.link(out.rank);
+    Link& link = lane_.link(out.rank);
     while (!out.all_posted) {
       if (!link.can_post()) return false;
       const Bytes piece = out.bytes.subspan(
           out.sent, std::min(link.max_message_bytes(), out.bytes.size() - out.sent));
-      communicator_.post(out.rank, fingerprint_, 0, out.bytes.size(), Link::Pieces(&piece, 1));
+      lane_.post(out.rank, fingerprint_, 0, out.bytes.size(), Link::Pieces(&piece, 1));
       out.sent += piece.size();
       out.all_posted = out.sent == out.bytes.size();
     }
@@ -68,7 +68,7 @@ class ByteTransfer final : public Transfer {
   // Memory is taken before the bytes come.
   void check_total(int rank, uint64_t total) {
     if (total <= kMaxTotalBytes) return;
-    WorkerGroup& group = communicator_.group();
+    WorkerGroup& group = lane_.group();
     group.abort(ErrorCode::kInvalidArgument,
                 tutti::message(fingerprint_.describe(), ": ", group.name(rank), " wants to send ",
                                total, " bytes; more than ", kMaxTotalBytes, " are refused."));
@@ -76,7 +76,7 @@ class ByteTransfer final : public Transfer {
   }
 
   bool receive(In& in) {
-    while (const Incoming* message = communicator_.peek(in.rank, fingerprint_)) {
+    while (const Incoming* message = lane_.peek(in.rank, fingerprint_)) {
       if (!in.placed) {
         check_total(in.rank, message->head.total);
         in.bytes = place_(in.rank, message->head.total);
@@ -84,17 +84,16 @@ class ByteTransfer final : public Transfer {
       }
       const Bytes bytes = message->bytes;
       if (message->head.total != in.bytes.size() || bytes.size() > in.bytes.size() - in.received) {
-        WorkerGroup& group = communicator_.group();
-        group.abort(
-            ErrorCode::kInvalidArgument,
-            tutti::message(fingerprint_.describe(), ": ", group.name(in.rank), " sends ",
-                           message->head.total, " bytes, but ", group.name(communicator_.rank()),
-                           " expects ", in.bytes.size(), ". Sizes must agree."));
+        WorkerGroup& group = lane_.group();
+        group.abort(ErrorCode::kInvalidArgument,
+                    tutti::message(fingerprint_.describe(), ": ", group.name(in.rank), " sends ",
+                                   message->head.total, " bytes, but ", group.name(lane_.rank()),
+                                   " expects ", in.bytes.size(), ". Sizes must agree."));
         group.throw_if_aborted();
       }
       if (!bytes.empty()) std::memcpy(in.bytes.data() + in.received, bytes.data(), bytes.size());
       in.received += bytes.size();
-      communicator_.pop(in.rank);
+      lane_.pop(in.rank);
       if (in.received == in.bytes.size()) {
         in.done = true;
         return true;
@@ -105,21 +104,19 @@ class ByteTransfer final : public Transfer {
 
   std::vector<Out> out_;
   std::vector<In> in_;
-  Communicator::PlaceFn place_;
+  Lane::PlaceFn place_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transfer> Communicator::exchange(const Operation& operation,
-                                                 std::vector<Outgoing> outgoing,
-                                                 std::vector<Expected> expected,
-                                                 Deadline deadline) {
+std::unique_ptr<Transfer> Lane::exchange(const Operation& operation, std::vector<Outgoing> outgoing,
+                                         std::vector<Expected> expected, Deadline deadline) {
   std::vector<int> sources;
   const auto check = [this](int peer) {
     if (peer >= 0 && peer < size() && peer != rank()) return;
     throw Error(ErrorCode::kInvalidArgument,
-                message("Communicator: rank ", rank(), " cannot exchange bytes with rank ", peer,
-                        " of ", size(), "."));
+                message("Lane: rank ", rank(), " cannot exchange bytes with rank ", peer, " of ",
+                        size(), "."));
   };
   for (const Outgoing& each : outgoing) check(each.rank);
   for (const Expected& each : expected) {
@@ -135,8 +132,8 @@ std::unique_ptr<Transfer> Communicator::exchange(const Operation& operation,
                                         std::move(sources), std::move(place));
 }
 
-std::unique_ptr<Transfer> Communicator::all_gather(Operation operation, Bytes mine, PlaceFn place,
-                                                   Deadline deadline) {
+std::unique_ptr<Transfer> Lane::all_gather(Operation operation, Bytes mine, PlaceFn place,
+                                           Deadline deadline) {
   operation.kind = OperationKind::kAllGather;
   const std::span<std::byte> own = place(rank(), mine.size());
   TUTTI_CHECK(own.size() == mine.size());
@@ -154,12 +151,12 @@ std::unique_ptr<Transfer> Communicator::all_gather(Operation operation, Bytes mi
                                         std::move(sources), std::move(place));
 }
 
-std::unique_ptr<Transfer> Communicator::broadcast(Operation operation, int root,
-                                                  std::span<std::byte> bytes, Deadline deadline) {
+std::unique_ptr<Transfer> Lane::broadcast(Operation operation, int root, std::span<std::byte> bytes,
+                                          Deadline deadline) {
   operation.kind = OperationKind::kBroadcast;
   if (root < 0 || root >= size()) {
-    throw Error(ErrorCode::kInvalidArgument, message("Communicator::broadcast: there is no rank ",
-                                                     root, "; there are ", size(), "."));
+    throw Error(ErrorCode::kInvalidArgument,
+                message("Lane::broadcast: there is no rank ", root, "; there are ", size(), "."));
   }
   std::vector<Outgoing> outgoing;
   std::vector<Expected> expected;
@@ -173,7 +170,7 @@ std::unique_ptr<Transfer> Communicator::broadcast(Operation operation, int root,
   return exchange(operation, std::move(outgoing), std::move(expected), deadline);
 }
 
-std::unique_ptr<Transfer> Communicator::barrier(Operation operation, Deadline deadline) {
+std::unique_ptr<Transfer> Lane::barrier(Operation operation, Deadline deadline) {
   operation.kind = OperationKind::kBarrier;
   std::vector<Outgoing> outgoing;
   std::vector<Expected> expected;
@@ -185,14 +182,13 @@ std::unique_ptr<Transfer> Communicator::barrier(Operation operation, Deadline de
   return exchange(operation, std::move(outgoing), std::move(expected), deadline);
 }
 
-std::unique_ptr<Transfer> Communicator::send(Operation operation, int to, Bytes bytes,
-                                             Deadline deadline) {
+std::unique_ptr<Transfer> Lane::send(Operation operation, int to, Bytes bytes, Deadline deadline) {
   operation.kind = OperationKind::kSend;
   return exchange(operation, {{to, bytes}}, {}, deadline);
 }
 
-std::unique_ptr<Transfer> Communicator::receive(Operation operation, int from,
-                                                std::span<std::byte> bytes, Deadline deadline) {
+std::unique_ptr<Transfer> Lane::receive(Operation operation, int from, std::span<std::byte> bytes,
+                                        Deadline deadline) {
   operation.kind = OperationKind::kSend;
   return exchange(operation, {}, {{from, bytes}}, deadline);
 }

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An ordered channel of a group: one link to each other rank. Every call is an operation that all
+// ranks concerned make in the same order; what each believes it is travels with the bytes and is
+// compared.
+
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/mutex.h"
+#include "tutti/group/link.h"
+#include "tutti/group/operation.h"
+#include "tutti/group/transfer.h"
+
+namespace tutti {
+
+class WorkerGroup;
+
+/// Lanes are independent of each other: each has its own order of operations.
+enum class LaneKind : uint8_t {
+  kCollectives,  ///< What the program asks for.
+  kGradients,    ///< Buckets of gradients.
+  kFlags,        ///< What goes beside the buckets of a step.
+  kInput,        ///< Which replicas have data; sent ahead by the thread that reads the input.
+};
+inline constexpr size_t kLanes = 4;
+
+/// One operation at a time, started and advanced by one thread at a time.
+class Lane {
+ public:
+  struct Outgoing {
+    int rank;
+    std::span<const std::byte> bytes;
+  };
+  struct Expected {
+    int rank;
+    std::span<std::byte> bytes;
+  };
+  /// Where the bytes of a rank go, given their number.
+  using PlaceFn = std::function<std::span<std::byte>(int rank, size_t bytes)>;
+
+  Lane(WorkerGroup& group, std::vector<std::unique_ptr<Link>> links);
+
+  int rank() const;
+  int size() const;
+  WorkerGroup& group() { return group_; }
+
+  /// Threads that share the lane hold it for a whole operation.
+  Mutex& turn() TUTTI_RETURN_CAPABILITY(turn_) { return turn_; }
+
+  /// Sends to some ranks and receives from some. Sizes must agree.
+  std::unique_ptr<Transfer> exchange(const Operation& operation, std::vector<Outgoing> outgoing,
+                                     std::vector<Expected> expected, Deadline deadline);
+
+  /// Gives every rank the bytes of every rank; sizes may differ. `place` is also asked for the own.
+  std::unique_ptr<Transfer> all_gather(Operation operation, std::span<const std::byte> mine,
+                                       PlaceFn place, Deadline deadline);
+
+  /// Gives every rank the bytes of `root`.
+  std::unique_ptr<Transfer> broadcast(Operation operation, int root, std::span<std::byte> bytes,
+                                      Deadline deadline);
+
+  /// Done when every rank has begun it.
+  std::unique_ptr<Transfer> barrier(Operation operation, Deadline deadline);
+
+  std::unique_ptr<Transfer> send(Operation operation, int to, std::span<const std::byte> bytes,
+                                 Deadline deadline);
+  std::unique_ptr<Transfer> receive(Operation operation, int from, std::span<std::byte> bytes,
+                                    Deadline deadline);
+
+  /// After the timeout of the group, or the one given.
+  Deadline deadline(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
+
+  /// Bytes given to links so far, without what describes them; and operations begun.
+  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+  uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
+
+  // ---- for those who write operations: one link each
+
+  Link& link(int rank) { return *links_[static_cast<size_t>(rank)]; }
+
+  /// Sends a part of the operation.
+  void post(int rank, const Fingerprint& fingerprint, uint64_t tag, uint64_t total,
+            Link::Pieces pieces, Link::Use use = Link::Use::kReadInPlace);
+
+  /// The next message of the rank, or null. Throws as wait() does, on this rank and through an
+  /// abort on all others, if it is not a part of this operation.
+  const Incoming* peek(int rank, const Fingerprint& fingerprint);
+  void pop(int rank);
+
+  /// Memory that peers on this machine can read, for the operation under way; the next one may get
+  /// the same. Only if there are such peers.
+  std::byte* scratch(size_t bytes);
+
+ private:
+  friend class Transfer;
+  friend class WorkerGroup;
+
+  Fingerprint begin(const Operation& operation);
+  void end() { busy_ = false; }
+  void check_alive(int missing, const Fingerprint& fingerprint);
+  void warn_if_long(int missing, const Fingerprint& fingerprint, Deadline::Clock::time_point since);
+  [[noreturn]] void throw_timeout(int missing, const Fingerprint& fingerprint);
+  [[noreturn]] void throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs);
+
+  WorkerGroup& group_;  // owns this
+  Mutex turn_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<uint64_t> posted_;  // messages, of each link
+  std::vector<uint64_t> popped_;
+  std::vector<uint64_t> seen_in_;  // the last operation a message came for, plus 1
+  OperationLog log_;
+  at::Tensor scratch_;
+  bool busy_ = false;
+  std::atomic<uint64_t> bytes_sent_{0};
+  std::atomic<uint64_t> operations_{0};
+};
+
+}  // namespace tutti

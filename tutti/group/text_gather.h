@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Gives the text of every rank to every rank, round by round: how ranks tell each other their
+// addresses before there are links between them. Ranks of one process share an object; between
+// processes rank 0 keeps it, and join.cc brings it the texts of the others.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/mutex.h"
+#include "tutti/base/wait_word.h"
+
+namespace tutti {
+
+/// Thread-safe.
+class TextGather {
+ public:
+  using Texts = std::vector<std::string>;
+
+  /// `names` are those of the ranks in errors, which begin with `who`.
+  TextGather(std::string who, std::vector<std::string> names)
+      : who_(std::move(who)), names_(std::move(names)), rounds_(names_.size()) {}
+
+  /// The texts of all ranks in the next round of this rank. Throws kDeadlineExceeded that names the
+  /// ranks that are missing, and kCancelled after fail().
+  Texts gather(size_t rank, std::string mine, const Deadline& deadline);
+
+  /// For a rank that does not wait here: `done` gets the texts as soon as the round is complete.
+  void put(uint64_t round, size_t rank, std::string text, std::function<void(const Texts&)> done);
+
+  /// Releases the ranks that wait for one that will not come.
+  void fail();
+
+ private:
+  struct Round {
+    Texts texts;
+    std::vector<bool> arrived;
+    size_t missing = 0;
+    std::vector<std::function<void(const Texts&)>> waiting;
+  };
+
+  Round& round_at(uint64_t number) TUTTI_REQUIRES(mutex_);
+
+  const std::string who_;
+  const std::vector<std::string> names_;
+  WaitWord news_;
+  Mutex mutex_;
+  std::vector<uint64_t> rounds_ TUTTI_GUARDED_BY(mutex_);  // gathered by each rank so far
+  std::map<uint64_t, Round> open_ TUTTI_GUARDED_BY(mutex_);
+  bool failed_ TUTTI_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace tutti
