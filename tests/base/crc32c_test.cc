@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// Bit by bit, as the polynomial is defined.
+// Works bit by bit, as the polynomial is defined.
 uint32_t plain_crc(const std::string& bytes) {
   uint32_t crc = 0xffffffff;
   for (const char byte : bytes) {
@@ -27,7 +27,7 @@ struct KnownCrc {
   uint32_t masked;
 };
 
-TEST(Crc32c, HasTheKnownValues) {
+TEST(Crc32c, MatchesKnownValues) {
   const KnownCrc known[] = {{"", 0x00000000, 0xa282ead8},
                             {"a", 0xc1d04330, 0x28e46e78},
                             {"123456789", 0xe3069283, 0xc78ab0e5},
@@ -41,13 +41,13 @@ TEST(Crc32c, HasTheKnownValues) {
   }
 }
 
-TEST(Crc32c, AllWaysAgreeForEveryLengthAndAlignment) {
+TEST(Crc32c, AllImplementationsAgreeForEveryLengthAndAlignment) {
   std::mt19937_64 random(7);
   std::string bytes(40000, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
   std::vector<size_t> lengths;
   for (size_t length = 0; length < 70; ++length) lengths.push_back(length);
-  // Around the lengths where the three streams begin.
+  // These lengths surround those at which the three streams set in.
   for (const size_t near : {size_t{768}, size_t{1536}, size_t{12288}, size_t{24576}}) {
     for (size_t length = near - 9; length <= near + 9; ++length) lengths.push_back(length);
   }
@@ -60,7 +60,7 @@ TEST(Crc32c, AllWaysAgreeForEveryLengthAndAlignment) {
   }
 }
 
-TEST(Crc32c, GoesOnFromASeed) {
+TEST(Crc32c, ContinuesFromASeed) {
   std::string bytes(20000, 'x');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i >> 3);
   const uint32_t whole = crc32c(bytes.data(), bytes.size());

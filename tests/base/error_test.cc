@@ -54,7 +54,7 @@ TEST(Check, PassesSilentlyAndEvaluatesOnce) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(Check, NamesTheConditionAndThePlace) {
+TEST(Check, NamesTheConditionAndTheLine) {
   const auto broken = [] { TUTTI_CHECK(1 + 1 == 3); };
   EXPECT_TUTTI_ERROR(broken(), ErrorCode::kInternal, "\"1 + 1 == 3\"",
                      "error_test.cc:", "defect of the library");

@@ -17,7 +17,7 @@ namespace {
 
 using test::LogCapture;
 
-TEST(Log, ASinkGetsTheLineAndItsLevelWithoutALineEnd) {
+TEST(Log, ASinkGetsTheLineAndItsLevelWithoutANewline) {
   const LogCapture capture;
   log(LogLevel::kWarning, "one event");
   ASSERT_EQ(capture.lines().size(), 1u);
@@ -40,11 +40,11 @@ TEST(Log, LinesBelowTheLevelAreDropped) {
 TEST(Log, OffDropsEverything) {
   const LogCapture capture(LogLevel::kOff);
   log(LogLevel::kError, "unheard");
-  log(LogLevel::kOff, "off is no level of a line");
+  log(LogLevel::kOff, "off is not a level of a line");
   EXPECT_TRUE(capture.lines().empty());
 }
 
-TEST(Log, SettingASinkReturnsTheOneBefore) {
+TEST(Log, SettingASinkReturnsThePreviousOne) {
   std::vector<std::string> first;
   const LogSink original =
       set_log_sink([&first](LogLevel, const std::string& line) { first.push_back(line); });
@@ -55,7 +55,7 @@ TEST(Log, SettingASinkReturnsTheOneBefore) {
   EXPECT_TRUE(set_log_sink(original));
 }
 
-TEST(Log, AnEmptySinkStandsForStandardError) {
+TEST(Log, AnEmptySinkMeansStandardError) {
   const LogSink original = set_log_sink({});
   const LogLevel level = log_level();
   set_log_level(LogLevel::kDebug);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The small headers of base/: FunctionRef, CallSite, Deadline, read_env, Mutex.
+// Tests the small headers of base/: FunctionRef, CallSite, Deadline, read_env, Mutex.
 
 #include <chrono>
 #include <cstdlib>
@@ -76,12 +76,12 @@ TEST(CallSite, PrintsTheFileWithoutItsFolders) {
 
 CallSite called(CallSite site = CallSite::current()) { return site; }
 
-TEST(CallSite, AsADefaultArgumentIsTheLineOfTheCaller) {
+TEST(CallSite, AsADefaultArgumentNamesTheCallersLine) {
   const CallSite site = called();
   EXPECT_EQ(message(site), message("small_types_test.cc:", __LINE__ - 1));
 }
 
-TEST(Deadline, PassesWhenItsTimeHasCome) {
+TEST(Deadline, PassesWhenItsTimeIsReached) {
   EXPECT_FALSE(Deadline::after(std::chrono::hours(1)).passed());
   EXPECT_TRUE(Deadline::after(std::chrono::nanoseconds(0)).passed());
   EXPECT_TRUE(Deadline::after(std::chrono::seconds(-1)).passed());
@@ -110,7 +110,7 @@ TEST(ReadEnv, TreatsAnEmptyVariableAsUnset) {
   unsetenv(name);
 }
 
-TEST(Mutex, KeepsThreadsApart) {
+TEST(Mutex, ExcludesOtherThreads) {
   Mutex mutex;
   int count = 0;
   std::vector<std::unique_ptr<Thread>> threads;

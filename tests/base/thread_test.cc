@@ -34,11 +34,11 @@ std::string name_seen_inside(const std::string& given) {
 
 TEST(Thread, HasItsName) { EXPECT_EQ(name_seen_inside("tutti/replica1"), "tutti/replica1"); }
 
-TEST(Thread, CutsALongNameInsteadOfLosingIt) {
+TEST(Thread, TruncatesALongNameInsteadOfLosingIt) {
   EXPECT_EQ(name_seen_inside("tutti/replica123456"), "tutti/replica12");
 }
 
-TEST(Thread, DoesNotRenameTheThreadThatMakesIt) {
+TEST(Thread, DoesNotRenameTheThreadThatCreatesIt) {
   std::array<char, 32> before{};
   std::array<char, 32> after{};
   pthread_getname_np(pthread_self(), before.data(), before.size());
@@ -64,7 +64,7 @@ TEST(Thread, JoinsInItsDestructor) {
   EXPECT_TRUE(done);
 }
 
-TEST(Thread, RunsBesideItsMaker) {
+TEST(Thread, RunsConcurrentlyWithItsCreator) {
   std::thread::id inside;
   {
     Thread thread("other", [&] { inside = std::this_thread::get_id(); });
@@ -73,7 +73,7 @@ TEST(Thread, RunsBesideItsMaker) {
   static_assert(!std::is_copy_constructible_v<Thread> && !std::is_move_constructible_v<Thread>);
 }
 
-TEST(Thread, ThatTheSystemRefusesIsAnErrorThatNamesTheLimits) {
+TEST(Thread, NamesTheLimitsWhenTheSystemRefusesToStartIt) {
   pthread_attr_t before;
   pthread_attr_t huge;
   ASSERT_EQ(pthread_getattr_default_np(&before), 0);

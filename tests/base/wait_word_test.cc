@@ -61,14 +61,14 @@ TEST(WaitWord, AFlipWakesAParkedWaiter) {
   EXPECT_EQ(written, 7);
 }
 
-TEST_P(WaitWordModes, ReturnsAtOnceWhenTheWordIsDifferent) {
+TEST_P(WaitWordModes, ReturnsImmediatelyWhenTheWordDiffers) {
   WaitWord word;
   word.bump();
   const Deadline past = Deadline::after(milliseconds(-1));
   EXPECT_TRUE(word.poll(0, GetParam()));
   EXPECT_TRUE(word.park(0, past)) << "a change counts even after the deadline";
   EXPECT_TRUE(word.wait(0, GetParam(), past));
-  EXPECT_TRUE(word.park(7, Deadline::forever())) << "any other value is a difference";
+  EXPECT_TRUE(word.park(7, Deadline::forever())) << "any other value differs";
 }
 
 TEST_P(WaitWordModes, PollGivesUpAfterAShortWhile) {
@@ -78,7 +78,7 @@ TEST_P(WaitWordModes, PollGivesUpAfterAShortWhile) {
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(5));
 }
 
-TEST(Spin, GoesOnForATenthOfAMillisecondAtLeastAndThenEnds) {
+TEST(Spin, LastsAtLeastATenthOfAMillisecondAndThenEnds) {
   const auto begin = Deadline::Clock::now();
   Spin spin;
   while (spin.goes_on()) {
@@ -102,7 +102,7 @@ TEST(WaitWord, ParkEndsAtTheDeadlineAndNotBefore) {
   EXPECT_FALSE(word.park(0, Deadline::after(milliseconds(-5)))) << "a deadline in the past";
 }
 
-TEST_P(WaitWordModes, ABumpEndsAWaitAndShowsWhatWasWrittenBefore) {
+TEST_P(WaitWordModes, ABumpEndsAWaitAndPublishesEarlierWrites) {
   WaitWord word;
   int written = 0;
   Thread waker("waker", [&] {
@@ -127,8 +127,8 @@ TEST(WaitWord, ABumpWakesEveryParkedWaiter) {
     }
     const Deadline deadline = generous();
     WaitWord unused;
-    // Once all have arrived, a few milliseconds are enough for most to sleep; whether they do or
-    // not, every one must return.
+    // Once all have arrived, most fall asleep within a few milliseconds; asleep or not, every one
+    // must return.
     while (arrived < 4 && !deadline.passed()) unused.park(0, Deadline::after(milliseconds(1)));
     unused.park(0, Deadline::after(milliseconds(20)));
     EXPECT_EQ(woken, 0);
@@ -137,7 +137,7 @@ TEST(WaitWord, ABumpWakesEveryParkedWaiter) {
   EXPECT_EQ(woken, 4);
 }
 
-// Two threads hand a counter to and fro: a lost wake-up stops them for ever.
+// Two threads pass a counter back and forth: a lost wake-up stops them forever.
 void ping_pong(WaitMode mode, bool park_only, int rounds) {
   WaitWord ping;
   WaitWord pong;

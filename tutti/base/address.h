@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// "host:port", as clusters write the places of their tasks: a name, an IPv4 address or an IPv6
-// address in brackets, and a port. Nothing is looked up here.
+// "host:port", as cluster specs write the addresses of their tasks: a name, an IPv4 address or an
+// IPv6 address in brackets, and a port. Names are not resolved here.
 
 #pragma once
 
@@ -24,13 +24,13 @@ struct Address {
 
 std::ostream& operator<<(std::ostream& out, const Address& address);
 
-/// Port 0 means "any free port". Only a process that is about to listen can say that: nobody else
-/// could find it.
+/// Port 0 means "any free port". Only a process that is about to listen may use it: its peers
+/// could not find it.
 enum class PortZero { kRefused, kAllowed };
 
 /// Reads "host:port". The host is a name (letters, digits, '-', '_', '.'), an IPv4 address or an
-/// IPv6 address in brackets, "[fe80::1%eth0]:80"; the port is 1 to 65535. Throws kInvalidArgument
-/// that shows the text and what is wrong with it.
+/// IPv6 address in brackets, "[fe80::1%eth0]:80"; the port is 1 to 65535. Throws a
+/// kInvalidArgument that quotes the text and says what is wrong with it.
 Address parse_address(std::string_view text, PortZero zero = PortZero::kRefused);
 
 }  // namespace tutti

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a public function was called: taken as a defaulted last parameter, so
-// that an error can point at the user's line. (std::source_location is missing
-// from Clang 14, which the analysis build uses.)
+// The call site of a public function, taken as a defaulted last parameter so
+// that an error can point at the user's line. (Clang 14, which the analysis
+// build uses, lacks std::source_location.)
 
 #pragma once
 

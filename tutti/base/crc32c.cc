@@ -14,11 +14,11 @@ namespace tutti {
 
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // bits reflected
+constexpr uint32_t kPolynomial = 0x82f63b78;  // Bit-reflected.
 
 using CrcTable = std::array<uint32_t, 256>;
 
-// Table k: the effect of one byte that is followed by k zero bytes.
+// Table k holds the effect of one byte followed by k zero bytes.
 constexpr std::array<CrcTable, 8> make_byte_tables() {
   std::array<CrcTable, 8> tables = {};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -46,9 +46,10 @@ uint64_t load_little_endian(const unsigned char* from) {
 
 #if defined(__x86_64__)
 
-// The instruction has a latency of three cycles and starts every cycle: three independent streams
-// keep it busy. Their checksums are joined by "what if this many zero bytes followed", which is
-// linear, so a table per byte of the checksum holds it.
+// The instruction has a latency of three cycles and a throughput of one per cycle, so three
+// independent streams keep it busy. To join their checksums, each is advanced over the zero bytes
+// that stand for the streams after it; that is linear, so one table per byte of the checksum
+// suffices.
 using ShiftTables = std::array<CrcTable, 4>;
 
 constexpr uint32_t apply_matrix(const std::array<uint32_t, 32>& columns, uint32_t bits) {

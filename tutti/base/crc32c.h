@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CRC-32C (Castagnoli), the checksum of TFRecord and TensorBoard event files, and the
-// mask these files put over it. Uses the processor's instruction where there is one.
+// mask these files apply to it. Uses the processor's CRC instruction where available.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace tutti {
 
 /// The checksum of `size` bytes. `seed` is the checksum of the bytes before them:
-/// crc32c(b, n, crc32c(a, m)) is that of a followed by b.
+/// crc32c(b, n, crc32c(a, m)) is the checksum of a followed by b.
 uint32_t crc32c(const void* data, size_t size, uint32_t seed = 0);
 
 /// Files store masked checksums, because the checksum of bytes that end with their own
@@ -24,7 +24,7 @@ constexpr uint32_t unmask_crc32c(uint32_t masked) {
 
 namespace internal {
 
-/// What crc32c() does without the instruction.
+/// The table-driven fallback of crc32c().
 uint32_t crc32c_by_table(const void* data, size_t size, uint32_t seed);
 
 /// Whether crc32c() uses the instruction.

@@ -13,7 +13,7 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Ten years and more are for ever: they would not fit the clock.
+  /// Ten years or more means forever: such a delay could overflow the clock.
   template <class Rep, class Period>
   static Deadline after(std::chrono::duration<Rep, Period> delay) {
     if (delay >= std::chrono::hours(24 * 3650)) return forever();

@@ -57,8 +57,8 @@ namespace internal {
 
 void check_failed(const char* condition, const char* file, int line) {
   throw Error(ErrorCode::kInternal,
-              message("tutti: the library's own check \"", condition, "\" failed at ", file, ":",
-                      line, ". This is a defect of the library; please report it."));
+              message("tutti: internal check \"", condition, "\" failed at ", file, ":", line,
+                      ". This is a defect of the library; please report it."));
 }
 
 }  // namespace internal

@@ -18,7 +18,7 @@ enum class ErrorCode {
   kFailedPrecondition,  ///< The call is right, but not here or not now.
   kNotFound,
   kUnimplemented,  ///< Not in this build or on this kind of device.
-  kUnavailable,    ///< A peer is gone; trying again may help.
+  kUnavailable,    ///< A peer is gone; a retry may help.
   kDeadlineExceeded,
   kCancelled,  ///< Stopped because something else failed.
   kDataLoss,
@@ -49,11 +49,12 @@ std::string message(const Parts&... parts) {
   return out.str();
 }
 
-/// The text in double quotes for a message: control characters become '?', long texts are cut.
+/// The text in double quotes, for a message: control characters become '?', long text is
+/// truncated.
 std::string in_quotes(std::string_view text);
 
-/// Text that came from a peer, made safe for a log: printable ASCII as it is, everything else as
-/// \xNN, cut to `limit` characters.
+/// Makes text from a peer safe to log: keeps printable ASCII, writes everything else as \xNN, and
+/// truncates to `limit` characters.
 std::string printable(std::string_view text, size_t limit = 500);
 
 namespace internal {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A borrowed callable: two pointers, no allocation. For parameters that are
-// called before the function that takes them returns.
+// A borrowed callable: two pointers, no allocation. Use it for parameters that
+// are only called before the function that takes them returns.
 
 #pragma once
 

@@ -34,7 +34,7 @@ LogLevel level_from_environment() {
   if (*text == "error") return LogLevel::kError;
   if (*text == "off") return LogLevel::kOff;
   std::fprintf(stderr,
-               "tutti: TUTTI_LOG_LEVEL is \"%s\"; it can be debug, info, warning, error or off. "
+               "tutti: TUTTI_LOG_LEVEL is \"%s\"; it must be debug, info, warning, error or off. "
                "Using info.\n",
                text->c_str());
   return LogLevel::kInfo;
@@ -70,8 +70,8 @@ void log(LogLevel level, const std::string& line) {
     try {
       state().sink(level, line);
     } catch (...) {
-      // Replicas may be in the middle of a meeting: a sink must not stop them.
-      std::fprintf(stderr, "tutti: the log sink failed on: %s\n", line.c_str());
+      // Replicas may be in the middle of a meeting, which a sink must not abort.
+      std::fprintf(stderr, "tutti: the log sink threw an exception on: %s\n", line.c_str());
     }
   } else {
     std::fprintf(stderr, "tutti: %s%s\n", label(level), line.c_str());

@@ -15,11 +15,11 @@ namespace tutti {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-/// Receives every line at or above the level, without a line end. May be called
-/// from any thread, one call at a time. Must not log; what it throws is dropped.
+/// Receives every line at or above the level, without a newline. May be called
+/// from any thread, one call at a time. Must not log; its exceptions are dropped.
 using LogSink = std::function<void(LogLevel level, const std::string& line)>;
 
-/// Replaces the sink and returns the one before; an empty sink stands for standard error.
+/// Replaces the sink and returns the previous one; an empty sink means standard error.
 LogSink set_log_sink(LogSink sink);
 
 void set_log_level(LogLevel level);

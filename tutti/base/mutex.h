@@ -36,7 +36,7 @@ class TUTTI_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-/// Holds a Mutex for the life of the object.
+/// Holds a Mutex for the lifetime of the object.
 class TUTTI_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) TUTTI_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -50,7 +50,7 @@ class TUTTI_SCOPED_CAPABILITY MutexLock {
 };
 
 /// Waits for a change of what a Mutex guards. As always, check the condition in a loop.
-/// Only for a thread that the waiter owns, or that owns it: there is no deadline.
+/// Use it only between a thread and its owner, because a wait has no deadline.
 class CondVar {
  public:
   void wait(Mutex& mutex) TUTTI_REQUIRES(mutex) { condition_.wait(mutex); }

@@ -36,9 +36,9 @@ std::thread Thread::start(std::string name, std::function<void()> body) {
     });
   } catch (const std::system_error& error) {
     throw Error(ErrorCode::kUnavailable,
-                message("tutti: cannot start the thread \"", name, "\": ", error.what(),
-                        ". A limit of this process is reached: of its memory (ulimit -v), of the "
-                        "user's threads (ulimit -u) or of the container (pids.max). Raise it."));
+                message("tutti: cannot start thread \"", name, "\": ", error.what(),
+                        ". A limit has been reached: this process's memory (ulimit -v), the "
+                        "user's threads (ulimit -u) or the container's (pids.max). Raise it."));
   }
 }
 
@@ -46,8 +46,8 @@ Thread::~Thread() {
   if (fork_count() == fork_count_) {
     thread_.join();
   } else {
-    // In a forked child the thread does not exist: joining would wait for ever,
-    // and a joinable std::thread may not be destroyed. The handle is left behind.
+    // The thread does not exist in a forked child: joining would wait forever,
+    // and destroying a joinable std::thread would terminate. The handle is leaked.
     new std::thread(std::move(thread_));
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every thread of the library: named, owned, joined by its owner.
+// The class of every thread in the library: named, and joined by its owner.
 
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace tutti {
 
-/// A thread that joins in its destructor. The name (cut to 15 characters by
+/// A thread that joins in its destructor. The name (truncated to 15 characters by
 /// the kernel) is what `top -H` and a debugger show.
 class Thread {
  public:
-  /// Throws kUnavailable if the system gives no more threads.
+  /// Throws kUnavailable if the system refuses to start another thread.
   Thread(std::string name, std::function<void()> body);
   ~Thread();
 
@@ -28,9 +28,9 @@ class Thread {
   unsigned fork_count_;
 };
 
-/// How many forks lie between the first process of this program and this one.
-/// Threads do not survive a fork: an object that owns some compares the count
-/// of its construction with the present one.
+/// The number of forks between the first process of this program and this one.
+/// Threads do not survive a fork: an object that owns threads compares the count
+/// at its construction with the current one.
 unsigned fork_count();
 
 }  // namespace tutti

@@ -15,9 +15,9 @@
 namespace tutti {
 namespace {
 
-// The first bridges the gap between two steps of a tight loop; parking and waking costs about as
-// much. The second bridges the time by which one replica may be later than another. A pause is 5 to
-// 50 ns, so the time is looked at now and then.
+// The first covers the gap between two steps of a tight loop, and is about what parking and waking
+// cost. The second covers the time by which one replica may lag behind another. A pause takes 5 to
+// 50 ns, so the clock is read only now and then.
 constexpr std::chrono::microseconds kSpinTime{100};
 constexpr std::chrono::microseconds kLongestSpin{1000};
 constexpr int kSpinsBetweenLooks = 64;
@@ -30,8 +30,8 @@ long futex(const std::atomic<uint32_t>* word, int operation, uint32_t value,
                  value, timeout, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
-// Whether another thread was given this thread's core since this was last asked. A busy machine
-// does so every few milliseconds.
+// Whether this thread was preempted since the last call. On a busy machine that happens every few
+// milliseconds.
 bool core_is_wanted() {
   static thread_local long seen = -1;
   rusage usage{};
@@ -64,8 +64,8 @@ void WaitWord::flip(uint32_t bits) {
   wake();
 }
 
-// Both sides use sequential consistency: either the waiter sees the new value or
-// this thread sees the sleeper.
+// Both sides use sequential consistency, so either the waiter sees the new value
+// or this thread sees the sleeper.
 void WaitWord::wake() const {
   if (sleepers_.load(std::memory_order_seq_cst) != 0) {
     futex(&value_, FUTEX_WAKE, INT_MAX, nullptr);

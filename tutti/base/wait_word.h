@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A 32-bit word that threads wait on: poll for a short while, then sleep in the
-// kernel, with a deadline. It is what the library waits on everywhere.
+// A 32-bit word that threads wait on: they poll briefly, then sleep in the
+// kernel, with a deadline. Every wait of the library is built on it.
 //
 //   waiter:  seen = word.load();  if (nothing to do yet) word.wait(seen, ...)
 //   waker:   change the state;  word.bump();
@@ -16,13 +16,13 @@
 
 namespace tutti {
 
-/// How a wait begins, before it sleeps in the kernel.
+/// What a wait does before it sleeps in the kernel.
 enum class WaitMode {
-  kSpin,   ///< Poll as long as a Spin goes on: every party has a core of its own.
-  kYield,  ///< Offer the core to others a few times: more parties than cores.
+  kSpin,   ///< Poll for as long as a Spin lasts: every thread has its own core.
+  kYield,  ///< Yield the core a few times: there are more threads than cores.
 };
 
-/// For loops that poll: lets the core rest for a moment.
+/// The processor's pause hint, for polling loops.
 inline void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -31,12 +31,12 @@ inline void pause_briefly() {
 #endif
 }
 
-/// How long a loop polls before it sleeps: 100 us, and up to 1 ms as long as nobody else wants the
-/// core. A sleeper takes some 50 us to wake up, and makes those late that wait for it in turn; but
-/// a core that others want is not to be wasted.
+/// How long a loop polls before it sleeps: 100 us, or up to 1 ms while no other thread wants the
+/// core. A sleeper takes some 50 us to wake up and delays every thread that waits for it, but a
+/// core that others want must not be wasted.
 class Spin {
  public:
-  /// Whether to go on. Reads the clock: to be asked after some dozens of polls.
+  /// Whether to keep polling. Reads the clock, so call it only every few dozen polls.
   bool goes_on();
 
  private:
@@ -46,8 +46,8 @@ class Spin {
   Clock::time_point end_;
 };
 
-/// Thread-safe. Everything written before bump() is visible after a wait that
-/// the bump ended.
+/// Thread-safe. Everything written before bump() is visible after the wait that
+/// it ended.
 class WaitWord {
  public:
   uint32_t load() const { return value_.load(std::memory_order_acquire); }
@@ -58,7 +58,7 @@ class WaitWord {
   /// Flips bits of the word and wakes every waiter.
   void flip(uint32_t bits);
 
-  /// Returns when the word differs from `seen` (true), or after a short while (false).
+  /// Polls until the word differs from `seen` (true), or for a short while (false).
   bool poll(uint32_t seen, WaitMode mode) const;
 
   /// Sleeps until the word differs from `seen` (true), or until the deadline (false).
