@@ -21,7 +21,7 @@ using tutti::PortZero;
 const ClusterSpec kCluster{{"worker", {"hostA:1", "hostB:1"}}, {"ps", {"hostC:1"}}};
 const ClusterSpec kSparse = ClusterSpec::sparse({{"worker", {{1, "b:1"}, {3, "d:1"}}}});
 
-TEST(ClusterSpec, TellsJobsTasksAndAddresses) {
+TEST(ClusterSpec, ListsJobsTasksAndAddresses) {
   EXPECT_EQ(kCluster.jobs(), (std::vector<std::string>{"ps", "worker"}));
   EXPECT_EQ(kCluster.num_tasks("worker"), 2);
   EXPECT_EQ(kCluster.task_indices("worker"), (std::vector<int>{0, 1}));
@@ -32,7 +32,7 @@ TEST(ClusterSpec, TellsJobsTasksAndAddresses) {
   EXPECT_FALSE(kCluster.has_task("chief", 0));
 }
 
-TEST(ClusterSpec, OneJobOfOneOrTwoTasksIsNotTakenForSomethingElse) {
+TEST(ClusterSpec, ABracedJobOfOneOrTwoTasksIsNotMistakenForAnotherConstructor) {
   const ClusterSpec one{{"worker", {"a:1"}}};
   const ClusterSpec two{{"worker", {"a:1", "b:1"}}};
   EXPECT_EQ(one.to_json(), R"({"worker": ["a:1"]})");
@@ -48,10 +48,10 @@ TEST(ClusterSpec, ASparseJobHasHoles) {
 }
 
 TEST(ClusterSpec, UnknownJobsAndTasksAreNotFound) {
-  EXPECT_TUTTI_ERROR(kCluster.num_tasks("chief"), ErrorCode::kNotFound, "no such job", "\"chief\"",
+  EXPECT_TUTTI_ERROR(kCluster.num_tasks("chief"), ErrorCode::kNotFound, "no job \"chief\"",
                      "ps and worker");
-  EXPECT_TUTTI_ERROR(kCluster.task_indices("x"), ErrorCode::kNotFound, "no such job");
-  EXPECT_TUTTI_ERROR(kCluster.job_tasks("x"), ErrorCode::kNotFound, "no such job");
+  EXPECT_TUTTI_ERROR(kCluster.task_indices("x"), ErrorCode::kNotFound, "no job \"x\"");
+  EXPECT_TUTTI_ERROR(kCluster.job_tasks("x"), ErrorCode::kNotFound, "no job \"x\"");
   EXPECT_TUTTI_ERROR(ClusterSpec().num_tasks("worker"), ErrorCode::kNotFound, "cluster is empty");
   EXPECT_TUTTI_ERROR(kCluster.task_address("worker", 2), ErrorCode::kNotFound,
                      "no task with index 2 in job \"worker\"", "from 0 to 1");
@@ -77,20 +77,20 @@ TEST(ClusterSpec, PrintsWithSortedJobs) {
   EXPECT_EQ(out.str(), R"(ClusterSpec({"ps": ["hostC:1"], "worker": ["hostA:1", "hostB:1"]}))");
 }
 
-TEST(ClusterSpec, ReadsWhatItWrites) {
+TEST(ClusterSpec, ReadsBackWhatItWrites) {
   for (const ClusterSpec& spec : {kCluster, kSparse, ClusterSpec()}) {
     EXPECT_EQ(ClusterSpec::from_json(spec.to_json()), spec);
   }
   EXPECT_EQ(ClusterSpec::from_json(R"({"worker": {"1": "b:1", "3": "d:1"}})"), kSparse);
   EXPECT_TUTTI_ERROR(ClusterSpec::from_json("{\n\"worker\": [\"a:1\",]}"),
-                     ErrorCode::kInvalidArgument, "ClusterSpec: no JSON at line 2, column 18");
+                     ErrorCode::kInvalidArgument, "ClusterSpec: invalid JSON at line 2, column 18");
   EXPECT_TUTTI_ERROR(ClusterSpec::from_json(R"({"worker": [7]})"), ErrorCode::kInvalidArgument,
-                     "\"/worker/0\"", "7 stands where an address");
+                     "\"/worker/0\"", "expected an address \"host:port\", got 7");
 }
 
 TEST(ClusterSpec, RefusesBadIndicesAndNames) {
   EXPECT_TUTTI_ERROR((ClusterSpec{{"ps", {"a:1"}}, {"ps", {"b:1"}}}), ErrorCode::kInvalidArgument,
-                     "\"ps\" is there twice");
+                     "\"ps\" appears twice");
   EXPECT_TUTTI_ERROR(ClusterSpec::sparse({{"worker", {{-1, "a:1"}}}}), ErrorCode::kInvalidArgument,
                      "index -1", "0 to 999999");
   EXPECT_TUTTI_ERROR(ClusterSpec::sparse({{"worker", {{0, "a:1"}, {1'000'000, "a:1"}}}}),
@@ -110,7 +110,7 @@ TEST(Address, ReadsNamesAndNumbers) {
   }
 }
 
-TEST(Address, SaysWhatIsWrong) {
+TEST(Address, NamesTheMistake) {
   const struct {
     std::string text;
     const char* reason;
@@ -132,23 +132,23 @@ TEST(Address, SaysWhatIsWrong) {
       {"host A:1", "contains \" \""},
       {"h\xc3\xb6st:1", "contains"},
       {"host\n:1", "contains"},
-      {".host:1", "is no name"},
-      {"a..b:1", "is no name"},
-      {"-a:1", "is no name"},
-      {"300.0.0.1:1", "no IPv4 address"},
-      {"1.2.3:1", "no IPv4 address"},
+      {".host:1", "is not a valid name"},
+      {"a..b:1", "is not a valid name"},
+      {"-a:1", "is not a valid name"},
+      {"300.0.0.1:1", "is not an IPv4 address"},
+      {"1.2.3:1", "is not an IPv4 address"},
       {"::1:80", "brackets"},
       {"[::1]", "\"]:port\""},
       {"[::1:80", "\"]:port\""},
-      {"[]:80", "no IPv6 address"},
-      {"[hostA]:80", "no IPv6 address"},
-      {"[::1%]:80", "no interface"},
+      {"[]:80", "is not an IPv6 address"},
+      {"[hostA]:80", "is not an IPv6 address"},
+      {"[::1%]:80", "is not an interface name"},
       {"[::1]:0", "port 0"},
-      {std::string(254, 'a') + ":1", "longer than 253"},
+      {std::string(254, 'a') + ":1", "exceeds 253"},
   };
   for (const auto& each : cases) {
     EXPECT_TUTTI_ERROR(parse_address(each.text), ErrorCode::kInvalidArgument, each.reason,
-                       "Write for example");
+                       "Write, for example");
   }
 }
 

@@ -40,7 +40,7 @@ std::string banner_of(const Variables& variables, int replicas = 2) {
   return cluster_banner(*resolve_cluster(), replicas);
 }
 
-TEST(ResolveCluster, TakesWhatTheEnvironmentShows) {
+TEST(ResolveCluster, FindsTheClusterInTheEnvironment) {
   EXPECT_EQ(banner_of(kTfConfig),
             "4 workers x 2 replicas, I am worker 1 (hostB:4321), from TF_CONFIG");
   EXPECT_EQ(banner_of(kTorchrun),
@@ -55,7 +55,7 @@ TEST(ResolveCluster, TakesWhatTheEnvironmentShows) {
             "1 worker x 2 replicas, I am worker 0, from PMI");
 }
 
-TEST(ResolveCluster, OtherJobsHaveTheirPlace) {
+TEST(ResolveCluster, KnowsChiefsAndParameterServers) {
   const std::string cluster =
       R"({"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1", "d:1"]}, "task": )";
   EXPECT_EQ(banner_of({{"TF_CONFIG", cluster + R"({"type": "chief", "index": 0}})"}}),
@@ -64,7 +64,7 @@ TEST(ResolveCluster, OtherJobsHaveTheirPlace) {
             "2 workers x 2 replicas + 2 ps, I am ps 1 (d:1), from TF_CONFIG");
 }
 
-TEST(ResolveCluster, WithoutAnythingTheProgramRunsAlone) {
+TEST(ResolveCluster, RunsAloneWithoutVariables) {
   for (const Variables& variables :
        {Variables{}, Variables{{"TF_CONFIG", "{}"}}, Variables{{"TF_CONFIG", "{\"cluster\": {}}"}},
         Variables{{"TF_CONFIG", ""}, {"RANK", ""}}}) {
@@ -76,7 +76,7 @@ TEST(ResolveCluster, WithoutAnythingTheProgramRunsAlone) {
   EXPECT_EQ(resolve_cluster()->task_type(), std::nullopt);
 }
 
-TEST(ResolveCluster, LaunchersThatAgreeAreFine) {
+TEST(ResolveCluster, AcceptsLaunchersThatAgree) {
   EXPECT_EQ(banner_of(kTfConfig + kTorchrun),
             "4 workers x 2 replicas, I am worker 1 (hostB:4321), from TF_CONFIG");
   EXPECT_EQ(banner_of(kTfConfig + kOpenMpi),
@@ -90,7 +90,7 @@ TEST(ResolveCluster, LaunchersThatAgreeAreFine) {
 }
 
 // Each of them could have become a program that trains alone.
-TEST(ResolveCluster, HalfSetEnvironmentsAreErrors) {
+TEST(ResolveCluster, RefusesHalfSetEnvironments) {
   const struct {
     Variables variables;
     ErrorCode code;
@@ -111,25 +111,25 @@ TEST(ResolveCluster, HalfSetEnvironmentsAreErrors) {
        {"LOCAL_RANK=\"0\" is set, but RANK, WORLD_SIZE"}},
       {{{"RANK", "1"}, {"WORLD_SIZE", "4"}},
        ErrorCode::kFailedPrecondition,
-       {"MASTER_ADDR and MASTER_PORT are not set", "There is no place to meet"}},
+       {"MASTER_ADDR and MASTER_PORT are not set", "The processes have no address to meet at"}},
       {{{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "hostA"}},
        ErrorCode::kFailedPrecondition,
        {"MASTER_ADDR=\"hostA\" is set, but MASTER_PORT is not"}},
       {kTorchrun + Variables{{"RANK", "4"}},
        ErrorCode::kFailedPrecondition,
-       {"RANK=\"4\" and WORLD_SIZE=\"4\" are set: ranks go from 0 to WORLD_SIZE - 1"}},
+       {"RANK=\"4\" and WORLD_SIZE=\"4\" are set: ranks range from 0 to WORLD_SIZE - 1"}},
       {kTorchrun + Variables{{"RANK", "one"}},
        ErrorCode::kInvalidArgument,
-       {"RANK=\"one\" is no whole number from 0"}},
+       {"RANK=\"one\" is not an integer from 0"}},
       {kTorchrun + Variables{{"WORLD_SIZE", "0"}},
        ErrorCode::kInvalidArgument,
-       {"WORLD_SIZE=\"0\" is no whole number from 1"}},
+       {"WORLD_SIZE=\"0\" is not an integer from 1"}},
       {kTorchrun + Variables{{"MASTER_PORT", "70000"}},
        ErrorCode::kInvalidArgument,
-       {"MASTER_PORT=\"70000\" is no whole number from 1 to 65535"}},
+       {"MASTER_PORT=\"70000\" is not an integer from 1 to 65535"}},
       {kTorchrun + Variables{{"MASTER_ADDR", "http://hostA"}},
        ErrorCode::kInvalidArgument,
-       {"MASTER_ADDR=\"http://hostA\" is no host name or IP address"}},
+       {"MASTER_ADDR=\"http://hostA\" is not a host name or IP address"}},
       {kTorchrun + Variables{{"LOCAL_WORLD_SIZE", "8"}},
        ErrorCode::kFailedPrecondition,
        {"LOCAL_WORLD_SIZE=\"8\" and WORLD_SIZE=\"4\" are set: one host cannot have more"}},
@@ -144,31 +144,33 @@ TEST(ResolveCluster, HalfSetEnvironmentsAreErrors) {
        {"PMI_SIZE=\"4\" is set, but PMI_RANK is not"}},
       {{{"PMIX_RANK", "1"}},
        ErrorCode::kFailedPrecondition,
-       {"PMIX_RANK=\"1\" is set", "the number of processes is not known"}},
+       {"PMIX_RANK=\"1\" is set", "the number of processes is unknown"}},
       {kOpenMpi,
        ErrorCode::kFailedPrecondition,
-       {"OMPI_COMM_WORLD_SIZE=\"4\"", "no place to meet", "Set TUTTI_RENDEZVOUS to host:port"}},
+       {"OMPI_COMM_WORLD_SIZE=\"4\"", "no address to meet at",
+        "Set TUTTI_RENDEZVOUS to host:port"}},
       {kPmi + Variables{{"MASTER_ADDR", "hostA"}},
        ErrorCode::kFailedPrecondition,
        {"MASTER_ADDR=\"hostA\" is set, but MASTER_PORT is not", "TUTTI_RENDEZVOUS"}},
       {kPmi + Variables{{"TUTTI_RENDEZVOUS", "hostA"}},
        ErrorCode::kInvalidArgument,
-       {"TUTTI_RENDEZVOUS=\"hostA\" is no host:port", "no port"}},
+       {"TUTTI_RENDEZVOUS=\"hostA\" is not host:port", "no port"}},
       {kPmi + kMeeting + Variables{{"PMI_RANK", "4"}},
        ErrorCode::kFailedPrecondition,
-       {"PMI_RANK=\"4\" and PMI_SIZE=\"4\" are set: ranks go from 0"}},
+       {"PMI_RANK=\"4\" and PMI_SIZE=\"4\" are set: a rank must be less than"}},
       {kMeeting,
        ErrorCode::kFailedPrecondition,
-       {"TUTTI_RENDEZVOUS=\"hostA:5000\" is set, but nothing tells", "mpirun or torchrun"}},
+       {"TUTTI_RENDEZVOUS=\"hostA:5000\" is set, but this process's rank", "mpirun or torchrun"}},
       {{{"TF_CONFIG", kTwoOfWorkers + "}"}},
        ErrorCode::kFailedPrecondition,
-       {"TF_CONFIG names a cluster but not which task", "\"task\" is missing", "\"a:1\", \"b:1\""}},
+       {"TF_CONFIG names a cluster but not this process's task", "\"task\" is missing",
+        "\"a:1\", \"b:1\""}},
       {{{"TF_CONFIG", kTwoOfWorkers + R"(, "task": {"type": "worker"}})"}},
        ErrorCode::kFailedPrecondition,
-       {"\"index\" is missing beside type \"worker\""}},
+       {"\"index\" is missing for type \"worker\""}},
       {{{"TF_CONFIG", kTwoOfWorkers + R"(, "task": {"index": 1}})"}},
        ErrorCode::kFailedPrecondition,
-       {"\"type\" is missing beside index 1"}},
+       {"\"type\" is missing for index 1"}},
       {{{"TF_CONFIG", R"({"task": {"type": "worker", "index": 0}})"}},
        ErrorCode::kFailedPrecondition,
        {"has no \"cluster\"", "Example"}},
@@ -186,7 +188,7 @@ TEST(ResolveCluster, HalfSetEnvironmentsAreErrors) {
        {"TF_CONFIG: cluster: unrecognized task type \"master\""}},
       {{{"TF_CONFIG", "{"}},
        ErrorCode::kInvalidArgument,
-       {"TF_CONFIG: no JSON at line 1, column 2"}},
+       {"TF_CONFIG: invalid JSON at line 1, column 2"}},
   };
   std::set<std::string> texts;
   for (const auto& each : cases) {
@@ -205,7 +207,7 @@ TEST(ResolveCluster, HalfSetEnvironmentsAreErrors) {
   }
 }
 
-TEST(ResolveCluster, ContradictionsAreErrorsWithBothSides) {
+TEST(ResolveCluster, ShowsBothSidesOfAContradiction) {
   const struct {
     Variables variables;
     std::vector<std::string> parts;
@@ -219,9 +221,9 @@ TEST(ResolveCluster, ContradictionsAreErrorsWithBothSides) {
       {kTorchrun + kPmi + Variables{{"PMI_SIZE", "2"}},
        {"RANK and WORLD_SIZE say rank 1 of 4, but PMI_RANK and PMI_SIZE say rank 1 of 2"}},
       {kOpenMpi + kPmi + kMeeting + Variables{{"PMI_RANK", "3"}},
-       {"OMPI_COMM_WORLD_RANK=\"1\"", "PMI_RANK=\"3\"", "do not agree"}},
+       {"OMPI_COMM_WORLD_RANK=\"1\"", "PMI_RANK=\"3\"", "but the two disagree"}},
       {kOpenMpi + kMeeting + Variables{{"PMIX_RANK", "0"}},
-       {"PMIX_RANK=\"0\" and OMPI_COMM_WORLD_RANK=\"1\"", "do not agree"}},
+       {"PMIX_RANK=\"0\" and OMPI_COMM_WORLD_RANK=\"1\"", "but the two disagree"}},
       {kOpenMpi + kMeeting + Variables{{"RANK", "1"}}, {"RANK=\"1\" is set, but WORLD_SIZE"}},
       {kTfConfig + kMeeting,
        {"TUTTI_RENDEZVOUS=\"hostA:5000\", but the cluster from TF_CONFIG meets at hostA:4321"}},
@@ -249,12 +251,12 @@ TEST(ResolveCluster, AnExplicitClusterWinsAndTheBannerSaysSo) {
   const std::string line = "2 workers x 1 replica, I am worker 0 (x:1), from an explicit cluster";
   EXPECT_EQ(banner({}), line);
   EXPECT_EQ(banner(kTfConfig), line + "; TF_CONFIG is ignored");
-  EXPECT_EQ(banner({{"RANK", "nonsense"}}), line + "; what torchrun set is ignored");
+  EXPECT_EQ(banner({{"RANK", "nonsense"}}), line + "; the torchrun environment is ignored");
   EXPECT_EQ(banner(kTfConfig + kTorchrun + kOpenMpi),
-            line + "; TF_CONFIG, what torchrun set and what the MPI launcher set are ignored");
+            line + "; TF_CONFIG, the torchrun environment and the MPI environment are ignored");
 }
 
-TEST(ResolveCluster, AnExplicitClusterIsChecked) {
+TEST(ResolveCluster, ChecksAnExplicitCluster) {
   const auto cluster = std::make_shared<SimpleClusterResolver>(
       ClusterSpec{{"worker", {"x:1"}}},
       SimpleClusterResolverOptions{.task_type = "worker", .task_id = 1});

@@ -18,7 +18,7 @@ namespace resolvers_test {
 using namespace tutti;
 using test::ScopedEnvironment;
 
-TEST(SimpleClusterResolver, GivesBackWhatItIsGiven) {
+TEST(SimpleClusterResolver, ReturnsWhatItIsGiven) {
   SimpleClusterResolver resolver(ClusterSpec{{"worker", {"a:1", "b:1"}}},
                                  {.master = "m:1",
                                   .task_type = "worker",
@@ -46,7 +46,7 @@ TEST(SimpleClusterResolver, GivesBackWhatItIsGiven) {
   EXPECT_EQ(resolver.master(), "http://m:1");
 }
 
-TEST(SimpleClusterResolver, HasNoTaskUnlessToldSo) {
+TEST(SimpleClusterResolver, HasNoTaskUnlessGivenOne) {
   const SimpleClusterResolver resolver((ClusterSpec()));
   EXPECT_EQ(resolver.task_type(), std::nullopt);
   EXPECT_EQ(resolver.task_id(), std::nullopt);
@@ -61,7 +61,7 @@ const std::map<std::string, std::string> kTorchrun = {{"RANK", "1"},
                                                       {"MASTER_ADDR", "hostA"},
                                                       {"MASTER_PORT", "29500"}};
 
-TEST(TorchrunClusterResolver, KnowsTheAddressOfRankZeroOnly) {
+TEST(TorchrunClusterResolver, KnowsOnlyTheAddressOfRankZero) {
   const ScopedEnvironment environment(kTorchrun);
   const TorchrunClusterResolver resolver;
   EXPECT_EQ(resolver.cluster_spec(), (ClusterSpec{{"worker", {"hostA:29500", "", "", ""}}}));
@@ -76,7 +76,7 @@ TEST(TorchrunClusterResolver, KnowsTheAddressOfRankZeroOnly) {
   EXPECT_EQ(resolver.job_id(), "");
 }
 
-TEST(TorchrunClusterResolver, AvoidsThePortThatTorchrunHolds) {
+TEST(TorchrunClusterResolver, AvoidsThePortThatTorchrunUses) {
   ScopedEnvironment environment(kTorchrun);
   const TorchrunClusterResolver resolver;
   environment.set("TORCHELASTIC_USE_AGENT_STORE", "True");
@@ -91,13 +91,13 @@ TEST(TorchrunClusterResolver, AvoidsThePortThatTorchrunHolds) {
   EXPECT_EQ(resolver.rendezvous_address(), "[::1]:5000");
 }
 
-TEST(TorchrunClusterResolver, TakesIPv6Addresses) {
+TEST(TorchrunClusterResolver, AcceptsIPv6Addresses) {
   ScopedEnvironment environment(kTorchrun);
   environment.set("MASTER_ADDR", "fe80::1%eth0");
   EXPECT_EQ(TorchrunClusterResolver().rendezvous_address(), "[fe80::1%eth0]:29500");
 }
 
-TEST(TorchrunClusterResolver, ARestartIsAnotherJob) {
+TEST(TorchrunClusterResolver, GivesARestartItsOwnJobId) {
   ScopedEnvironment environment(kTorchrun);
   environment.set("TORCHELASTIC_RUN_ID", "none");
   EXPECT_EQ(TorchrunClusterResolver().job_id(), "") << "what torchrun sets without --rdzv_id";
@@ -139,7 +139,7 @@ TEST(MpiClusterResolver, ReadsPmi) {
   EXPECT_EQ(resolver.source(), "PMI");
 }
 
-TEST(MpiClusterResolver, OneProcessNeedsNoPlaceToMeet) {
+TEST(MpiClusterResolver, OneProcessNeedsNoAddressToMeetAt) {
   const ScopedEnvironment environment{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}};
   EXPECT_EQ(MpiClusterResolver().rendezvous_address(), "");
   EXPECT_EQ(MpiClusterResolver().cluster_spec().num_tasks("worker"), 1);
@@ -161,10 +161,10 @@ TEST(MpiClusterResolver, OpenMpiOnOneHostMeetsOnLoopback) {
   }
   ScopedEnvironment environment(open_mpi(0, 2, 2));
   environment.set("PMIX_NAMESPACE", "2147483650.1");
-  EXPECT_NE(MpiClusterResolver().rendezvous_address(), first) << "another job";
+  EXPECT_NE(MpiClusterResolver().rendezvous_address(), first) << "a different job";
 }
 
-TEST(MpiClusterResolver, AsksForAPlaceToMeetElsewhere) {
+TEST(MpiClusterResolver, OtherwiseAsksForAnAddressToMeetAt) {
   const std::map<std::string, std::string> environments[] = {
       open_mpi(0, 4, 2),
       {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}},
@@ -185,7 +185,7 @@ std::shared_ptr<SimpleClusterResolver> simple(ClusterSpec spec,
   return std::make_shared<SimpleClusterResolver>(std::move(spec), std::move(options));
 }
 
-TEST(UnionResolver, ListsFollowOneAnother) {
+TEST(UnionResolver, ConcatenatesLists) {
   const UnionResolver resolver(
       Resolvers{simple(ClusterSpec{{"worker", {"a:1", "b:1"}}, {"ps", {"p:1"}}}),
                 simple(ClusterSpec{{"worker", {"c:1"}}, {"chief", {"z:1"}}})});
@@ -193,7 +193,7 @@ TEST(UnionResolver, ListsFollowOneAnother) {
             (ClusterSpec{{"worker", {"a:1", "b:1", "c:1"}}, {"ps", {"p:1"}}, {"chief", {"z:1"}}}));
 }
 
-TEST(UnionResolver, SparseJobsKeepTheirIndices) {
+TEST(UnionResolver, KeepsTheIndicesOfSparseJobs) {
   const auto list = simple(ClusterSpec{{"worker", {"a:1", "b:1"}}});
   const auto sparse = simple(ClusterSpec::sparse({{"worker", {{3, "d:1"}}}}));
   const auto clash = simple(ClusterSpec::sparse({{"worker", {{1, "x:1"}}}}));
@@ -203,7 +203,7 @@ TEST(UnionResolver, SparseJobsKeepTheirIndices) {
                      ErrorCode::kInvalidArgument, "task 1 of job \"worker\"", "b:1 and x:1");
 }
 
-TEST(UnionResolver, TheRestComesFromTheFirst) {
+TEST(UnionResolver, TakesTheRestFromTheFirst) {
   const ScopedEnvironment environment;
   const auto first = simple(ClusterSpec{{"worker", {"a:1"}}}, {.master = "m:1",
                                                                .task_type = "worker",
@@ -229,7 +229,7 @@ TEST(UnionResolver, TheRestComesFromTheFirst) {
 }
 
 TEST(UnionResolver, NeedsResolvers) {
-  EXPECT_TUTTI_ERROR(UnionResolver(Resolvers{}), ErrorCode::kInvalidArgument, "no resolver");
+  EXPECT_TUTTI_ERROR(UnionResolver(Resolvers{}), ErrorCode::kInvalidArgument, "no resolvers");
   EXPECT_TUTTI_ERROR(UnionResolver(Resolvers{nullptr}), ErrorCode::kInvalidArgument, "null");
 }
 

@@ -26,7 +26,7 @@ TEST(TaskRoles, TheChiefIsTheChiefOrTheFirstWorker) {
   EXPECT_TRUE(is_chief(kAlone));
 }
 
-TEST(TaskRoles, ChiefAndWorkersAreCountedTogether) {
+TEST(TaskRoles, CountsChiefAndWorkersTogether) {
   EXPECT_EQ(worker_count(kAll, "chief"), 3);
   EXPECT_EQ(worker_count(kAll, "worker"), 3);
   EXPECT_EQ(worker_count(kAll), 3);
@@ -49,7 +49,7 @@ TEST(TaskRoles, RanksBeginWithTheChief) {
   EXPECT_TUTTI_ERROR(id_in_cluster(kAll), ErrorCode::kInvalidArgument, "not given");
 }
 
-TEST(TaskRoles, RanksOfASparseJobHaveNoHoles) {
+TEST(TaskRoles, RanksASparseJobWithoutHoles) {
   const ClusterSpec sparse = ClusterSpec::sparse({{"worker", {{2, "a:1"}, {5, "b:1"}}}});
   EXPECT_EQ(id_in_cluster(sparse, "worker", 2), 0);
   EXPECT_EQ(id_in_cluster(sparse, "worker", 5), 1);
@@ -58,7 +58,7 @@ TEST(TaskRoles, RanksOfASparseJobHaveNoHoles) {
   EXPECT_EQ(task_of_rank(sparse, 1), (TaskName{"worker", 5}));
 }
 
-TEST(TaskRoles, ATaskForEachRank) {
+TEST(TaskRoles, FindsTheTaskOfARank) {
   EXPECT_EQ(task_of_rank(kAll, 0), (TaskName{"chief", 0}));
   EXPECT_EQ(task_of_rank(kAll, 2), (TaskName{"worker", 1}));
   EXPECT_TUTTI_ERROR(task_of_rank(kAll, 3), ErrorCode::kNotFound, "rank 3");
@@ -66,7 +66,7 @@ TEST(TaskRoles, ATaskForEachRank) {
   EXPECT_TUTTI_ERROR(task_of_rank(kAlone, 0), ErrorCode::kNotFound, "rank 0");
 }
 
-TEST(TaskRoles, Leaders) {
+TEST(TaskRoles, FindsTheLeaders) {
   EXPECT_EQ(collective_leader(kAll, "worker", 1), "/job:chief/replica:0/task:0");
   EXPECT_EQ(collective_leader(kWorkers, "worker", 1), "/job:worker/replica:0/task:0");
   EXPECT_EQ(collective_leader(kAll, "evaluator", 0), "");
@@ -78,7 +78,7 @@ TEST(TaskRoles, Leaders) {
   EXPECT_EQ(coordination_leader(kAlone), "");
 }
 
-TEST(TaskRoles, ValidationSaysWhatIsWrong) {
+TEST(TaskRoles, ValidationNamesTheMistake) {
   const ClusterSpec two_chiefs{{"chief", {"a:1", "b:1"}}};
   const ClusterSpec two_evaluators{{"evaluator", {"a:1", "b:1"}}, {"worker", {"c:1"}}};
   const ClusterSpec master{{"master", {"a:1"}}};
@@ -88,7 +88,7 @@ TEST(TaskRoles, ValidationSaysWhatIsWrong) {
     std::optional<int> id;
     const char* reason;
   } cases[] = {
-      {master, {}, {}, "job \"master\" is not known; jobs are chief, worker, ps and evaluator"},
+      {master, {}, {}, "job \"master\" is unknown; the jobs are chief, worker, ps and evaluator"},
       {two_chiefs, "chief", 0, "job chief has 2 tasks"},
       {two_evaluators, "worker", 0, "job evaluator has 2 tasks"},
       {kWorkers, "boss", 0, "unrecognized task type \"boss\""},

@@ -31,7 +31,7 @@ TEST(TFConfigClusterResolver, ReadsClusterAndTask) {
   EXPECT_TRUE(resolver.num_accelerators().empty());
 }
 
-TEST(TFConfigClusterResolver, ReadsAnewInEachCall) {
+TEST(TFConfigClusterResolver, RereadsTheVariableInEachCall) {
   ScopedEnvironment environment{{"TF_CONFIG", kTwoWorkers}};
   const TFConfigClusterResolver resolver;
   EXPECT_EQ(resolver.cluster_spec().num_tasks("worker"), 2);
@@ -54,7 +54,7 @@ TEST(TFConfigClusterResolver, IsEmptyWithoutTheVariableOrTheCluster) {
   EXPECT_EQ(resolver.environment(), "cloud");
 }
 
-TEST(TFConfigClusterResolver, WhatIsGivenWins) {
+TEST(TFConfigClusterResolver, OptionsAndSettersOverrideTheVariable) {
   const ScopedEnvironment environment{{"TF_CONFIG", kTwoWorkers}};
   TFConfigClusterResolver resolver(
       {.task_type = "chief", .task_id = 0, .rpc_layer = "http", .environment = "here"});
@@ -77,13 +77,13 @@ TEST(TFConfigClusterResolver, MasterIsTheAddressOfATask) {
   EXPECT_EQ(resolver.master("worker", 0), "hostA:4321");
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://hostA:4321");
   EXPECT_EQ(resolver.master(std::nullopt, 0), "hostA:4321");
-  EXPECT_TUTTI_ERROR(resolver.master("ps", 0), ErrorCode::kNotFound, "no such job");
+  EXPECT_TUTTI_ERROR(resolver.master("ps", 0), ErrorCode::kNotFound, "no job \"ps\"");
   environment.set("TF_CONFIG", R"({"cluster": {"worker": ["a:1"]}, "rpc_layer": "grpc",
                                    "task": {"type": "worker", "index": 0}})");
   EXPECT_EQ(resolver.master(), "") << "one task needs none";
   EXPECT_EQ(resolver.rpc_layer(), "grpc");
   environment.set("TF_CONFIG", R"({"session_master": "grpc://m:1", "rpc_layer": "http"})");
-  EXPECT_EQ(resolver.master(), "grpc://m:1") << "as it stands";
+  EXPECT_EQ(resolver.master(), "grpc://m:1") << "verbatim";
 }
 
 TEST(TFConfigClusterResolver, ASparseJobKeepsItsIndices) {
@@ -98,13 +98,13 @@ std::string nested(int depth) {
          std::string(static_cast<size_t>(depth), ']') + "}";
 }
 
-TEST(TFConfigClusterResolver, MalformedTextsSayWhereAndHow) {
+TEST(TFConfigClusterResolver, PointsAtTheMistakeInMalformedText) {
   const struct {
     std::string text;
     std::string where;  // line and column, or JSON pointer
     std::string reason;
   } cases[] = {
-      // no JSON
+      // These are not JSON.
       {" ", "line 1, column 2", "unexpected end of input"},
       {"worker", "line 1, column 1", "invalid literal"},
       {"/etc/tf_config.json", "line 1, column 1", "invalid literal"},
@@ -117,50 +117,53 @@ TEST(TFConfigClusterResolver, MalformedTextsSayWhereAndHow) {
       {"{\n  \"cluster\": {\n    \"worker\": [\"a:1\" \"b:1\"]}}", "line 3, column 26",
        "expected ']'"},
       {"{\"cluster\": {\"worker\": [\"a:1", "line 1, column 29", "missing closing quote"},
-      {"{'cluster': {'worker': ['a:1']}}", "line 1, column 2", "double quotes, and here are only"},
-      {"{cluster: {worker: [a:1]}}", "line 1, column 2", "perhaps the shell took them away"},
+      {"{'cluster': {'worker': ['a:1']}}", "line 1, column 2",
+       "double quotes, but this text has only"},
+      {"{cluster: {worker: [a:1]}}", "line 1, column 2", "perhaps because the shell removed them"},
       {"{\"task\": None}", "line 1, column 10", "invalid literal"},
       {"{\"task\": {\"index\": 01}}", "line 1, column 21", "unexpected number literal"},
-      {"{\"a\": 1e999}", "TF_CONFIG", "no JSON"},
+      {"{\"a\": 1e999}", "TF_CONFIG", "invalid JSON"},
       {"{// comment\n}", "line 1, column 2", "invalid literal"},
       {"{\"a\": \"\xff\"}", "line 1, column 8", "UTF-8"},
       {"{\"a\": \"\\q\"}", "line 1, column 9", "forbidden character after backslash"},
       {"{\"a\": \"\\ud800\"}", "line 1, column 14", "surrogate"},
       {"{\"a\": \"x\ny\"}", "line 1, column 9", "control character"},
-      // JSON of another form
-      {"[]", "\"/\"", "[] stands where an object {...} must be"},
-      {"null", "\"/\"", "null stands where"},
-      {"\"worker\"", "\"/\"", "\"worker\" stands where"},
-      {"{\"cluster\": []}", "\"/cluster\"", "[] stands where an object of jobs"},
-      {"{\"cluster\": null}", "\"/cluster\"", "null stands where an object of jobs"},
+      // These are JSON of the wrong shape.
+      {"[]", "\"/\"", "expected an object {...}, got []"},
+      {"null", "\"/\"", ", got null"},
+      {"\"worker\"", "\"/\"", ", got \"worker\""},
+      {"{\"cluster\": []}", "\"/cluster\"", "expected an object of jobs, got []"},
+      {"{\"cluster\": null}", "\"/cluster\"", "expected an object of jobs, got null"},
       {"{\"cluster\": {\"worker\": \"a:1\"}}", "\"/cluster/worker\"",
-       "\"a:1\" stands where a list"},
-      {"{\"cluster\": {\"worker\": 2}}", "\"/cluster/worker\"", "2 stands where a list"},
+       "expected a list of addresses or an object of index and address, got \"a:1\""},
+      {"{\"cluster\": {\"worker\": 2}}", "\"/cluster/worker\"", "address, got 2"},
       {"{\"cluster\": {\"\": [\"a:1\"]}}", "\"/cluster\"", "empty name"},
       {"{\"cluster\": {\"worker\": [\"a:1\", 5]}}", "\"/cluster/worker/1\"",
-       "5 stands where an addr"},
-      {"{\"cluster\": {\"worker\": [[\"a:1\"]]}}", "\"/cluster/worker/0\"",
-       "stands where an address"},
-      {"{\"cluster\": {\"worker\": {\"x\": \"a:1\"}}}", "\"/cluster/worker/x\"", "no index"},
-      {"{\"cluster\": {\"worker\": {\"-1\": \"a:1\"}}}", "\"/cluster/worker/-1\"", "no index"},
+       "expected an address \"host:port\", got 5"},
+      {"{\"cluster\": {\"worker\": [[\"a:1\"]]}}", "\"/cluster/worker/0\"", "expected an address"},
+      {"{\"cluster\": {\"worker\": {\"x\": \"a:1\"}}}", "\"/cluster/worker/x\"", "is not an index"},
+      {"{\"cluster\": {\"worker\": {\"-1\": \"a:1\"}}}", "\"/cluster/worker/-1\"",
+       "is not an index"},
       {"{\"cluster\": {\"worker\": {\"1000000\": \"a:1\"}}}", "worker/1000000", "0 to 999999"},
       {"{\"cluster\": {\"worker\": {\"1\": \"a:1\", \"01\": \"b:1\"}}}", "worker/",
-       "index is there twice"},
-      {"{\"cluster\": {\"a/b~c\": 1}}", "\"/cluster/a~1b~0c\"", "1 stands where"},
+       "duplicate index"},
+      {"{\"cluster\": {\"a/b~c\": 1}}", "\"/cluster/a~1b~0c\"", ", got 1"},
       {"{\"cluster\": {\"worker\": [\"a:1\"], \"worker\": []}}", "\"/cluster/worker\"",
-       "key is there twice"},
-      {"{\"task\": {}, \"task\": {}}", "\"/task\"", "key is there twice"},
+       "duplicate key"},
+      {"{\"task\": {}, \"task\": {}}", "\"/task\"", "duplicate key"},
       {"{\"task\": [\"worker\", 0]}", "\"/task\"", "an object with \"type\" and \"index\""},
-      {"{\"task\": {\"type\": 1.5}}", "\"/task/type\"", "1.5 stands where a string"},
-      {"{\"task\": {\"index\": -1}}", "\"/task/index\"", "-1 stands where an index"},
-      {"{\"task\": {\"index\": 1.5}}", "\"/task/index\"", "1.5 stands where an index"},
-      {"{\"task\": {\"index\": \"one\"}}", "\"/task/index\"", "\"one\" stands where an index"},
-      {"{\"task\": {\"index\": 18446744073709551615}}", "\"/task/index\"", "stands where an index"},
-      {"{\"task\": {\"index\": null}}", "\"/task/index\"", "null stands where an index"},
-      {"{\"rpc_layer\": 1}", "\"/rpc_layer\"", "1 stands where a string"},
-      {"{\"session_master\": {}}", "\"/session_master\"", "{} stands where a string"},
-      {"{\"environment\": false}", "\"/environment\"", "false stands where a string"},
-      // too much
+      {"{\"task\": {\"type\": 1.5}}", "\"/task/type\"", "expected a string, got 1.5"},
+      {"{\"task\": {\"index\": -1}}", "\"/task/index\"",
+       "expected an index from 0 to 999999, got -1"},
+      {"{\"task\": {\"index\": 1.5}}", "\"/task/index\"",
+       "expected an index from 0 to 999999, got 1.5"},
+      {"{\"task\": {\"index\": \"one\"}}", "\"/task/index\"", "from 0 to 999999, got \"one\""},
+      {"{\"task\": {\"index\": 18446744073709551615}}", "\"/task/index\"", "expected an index"},
+      {"{\"task\": {\"index\": null}}", "\"/task/index\"", "from 0 to 999999, got null"},
+      {"{\"rpc_layer\": 1}", "\"/rpc_layer\"", "expected a string, got 1"},
+      {"{\"session_master\": {}}", "\"/session_master\"", "expected a string, got {}"},
+      {"{\"environment\": false}", "\"/environment\"", "expected a string, got false"},
+      // These are too large.
       {nested(16), "TF_CONFIG", "more than 16 levels"},
       {nested(100'000), "TF_CONFIG", "more than 16 levels"},
       {"{\"a\": \"" + std::string(100'000, 'x') + "\"", "line 1, column 100009", "expected '}'"},
@@ -174,28 +177,28 @@ TEST(TFConfigClusterResolver, MalformedTextsSayWhereAndHow) {
   }
 }
 
-TEST(TFConfigClusterResolver, ATextBeyondOneMebibyteIsNotRead) {
+TEST(TFConfigClusterResolver, RefusesTextBeyondOneMebibyte) {
   const std::string text = "{\"a\": \"" + std::string(size_t{1} << 20, 'x') + "\"}";
   const ScopedEnvironment environment{{"TF_CONFIG", text}};
   EXPECT_TUTTI_ERROR(TFConfigClusterResolver().cluster_spec(), ErrorCode::kInvalidArgument,
-                     "1048585 bytes", "at most 1048576");
+                     "1048585 bytes", "the limit is 1048576");
   EXPECT_TUTTI_ERROR(ClusterSpec::from_json(text), ErrorCode::kInvalidArgument, "1048585 bytes");
 }
 
-TEST(TFConfigClusterResolver, SixteenLevelsAreRead) {
+TEST(TFConfigClusterResolver, ReadsSixteenLevels) {
   const ScopedEnvironment environment{{"TF_CONFIG", nested(15)}};
   EXPECT_TRUE(TFConfigClusterResolver().cluster_spec().empty());
 }
 
-TEST(TFConfigClusterResolver, AnAddressMustBeOne) {
+TEST(TFConfigClusterResolver, RefusesAMalformedAddress) {
   const ScopedEnvironment environment{
       {"TF_CONFIG", R"({"cluster": {"worker": ["hostA:1", "hostB"]}})"}};
   EXPECT_TUTTI_ERROR(TFConfigClusterResolver().cluster_spec(), ErrorCode::kInvalidArgument,
                      "TF_CONFIG: at \"/cluster/worker/1\": address \"hostB\": it has no port",
-                     "Write for example \"hostA:4321\"");
+                     "Write, for example, \"hostA:4321\"");
 }
 
-TEST(TFConfigClusterResolver, LongTextsAreNotRepeatedInErrors) {
+TEST(TFConfigClusterResolver, DoesNotRepeatLongTextInErrors) {
   const ScopedEnvironment environment{
       {"TF_CONFIG", "{\"cluster\": \"" + std::string(50'000, 'x') + "\"}"}};
   try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a process learns which cluster it belongs to and which task it is. The resolvers are in
-// resolvers/; resolve_cluster() (resolve_cluster.h) chooses one by what the environment shows.
+// resolvers/; resolve_cluster() (resolve_cluster.h) chooses one from the environment.
 
 #pragma once
 
@@ -14,9 +14,9 @@
 
 namespace tutti {
 
-/// Finds the tasks of a cluster and this process's place among them.
+/// Finds the tasks of a cluster and which of them this process is.
 ///
-/// Threads: const functions may run at the same time; a setter must not run beside anything else.
+/// Threads: const functions may run concurrently; a setter must not overlap any other call.
 class ClusterResolver {
  public:
   ClusterResolver() = default;
@@ -24,13 +24,13 @@ class ClusterResolver {
   ClusterResolver(const ClusterResolver&) = delete;
   ClusterResolver& operator=(const ClusterResolver&) = delete;
 
-  /// The cluster as it is now: found out anew by each call. Empty when the program runs alone. Some
-  /// addresses may be empty, see rendezvous_address(). Throws when it cannot be found out.
+  /// The current cluster, resolved again by each call. Empty when the program runs alone. Some
+  /// addresses may be empty, see rendezvous_address(). Throws when it cannot be resolved.
   virtual ClusterSpec cluster_spec() const = 0;
 
-  /// Where a client connects to: the address of the given task, or of this one when none is given,
-  /// as "<rpc_layer>://host:port", without the first part when there is no rpc layer. Empty when it
-  /// is not known. Throws kNotFound for a task that is not in the cluster.
+  /// The address a client connects to: that of the given task, or of this one when none is given,
+  /// as "<rpc_layer>://host:port", or "host:port" when there is no rpc layer. Empty when unknown.
+  /// Throws kNotFound for a task that is not in the cluster.
   virtual std::string master(const std::optional<std::string>& task_type = std::nullopt,
                              std::optional<int> task_id = std::nullopt,
                              const std::optional<std::string>& rpc_layer = std::nullopt) const;
@@ -41,41 +41,41 @@ class ClusterResolver {
       const std::optional<std::string>& task_type = std::nullopt,
       std::optional<int> task_id = std::nullopt) const;
 
-  /// Where the program runs, as far as that matters; usually empty.
+  /// The platform the program runs on, if that matters; usually empty.
   virtual std::string environment() const { return ""; }
 
-  /// Where tasks meet that do not know each other's addresses: "host:port" where the leader of the
-  /// cluster (coordination_leader() in task_roles.h) listens. Empty when the program runs alone.
-  /// Launchers such as torchrun and mpirun tell nothing else: then every other address in
-  /// cluster_spec() is empty, and becomes known when the tasks have met.
+  /// Where tasks that do not know each other's addresses meet: the "host:port" on which the leader
+  /// of the cluster (coordination_leader() in task_roles.h) listens. Empty when the program runs
+  /// alone. Launchers such as torchrun and mpirun provide no other address: every other one in
+  /// cluster_spec() is then empty, and becomes known when the tasks have met.
   virtual std::string rendezvous_address() const;
 
-  /// The launcher's id of the job: the same in all tasks of one job and, as far as the launcher
-  /// sees to it, different between jobs, so that those who meet can find out that they belong
-  /// together. Empty when there is none.
+  /// The launcher's job id: the same in all tasks of one job and, if the launcher ensures it,
+  /// different between jobs, so that tasks that meet can check that they belong together. Empty
+  /// when there is none.
   virtual std::string job_id() const { return ""; }
 
-  /// Where all this comes from, for people: "TF_CONFIG", "an explicit cluster".
+  /// Where the cluster was found, for diagnostics: "TF_CONFIG", "an explicit cluster".
   virtual std::string source() const { return "an explicit cluster"; }
 
   /// True if the program gave the cluster; false if it was read from the environment.
   virtual bool is_explicit() const { return true; }
 
-  /// What this process is, or nothing when that does not apply. "worker", "chief", "ps",
+  /// This process's task, or nothing when it has none. The type is "worker", "chief", "ps" or
   /// "evaluator".
   std::optional<std::string> task_type() const { return task_type_ ? task_type_ : own_task_type(); }
   std::optional<int> task_id() const { return task_id_ ? task_id_ : own_task_id(); }
 
-  /// "grpc", or empty: what master() begins with.
+  /// The prefix of master(): "grpc", or empty.
   std::string rpc_layer() const { return rpc_layer_ ? *rpc_layer_ : own_rpc_layer(); }
 
-  /// What is set wins over what the resolver finds; nothing takes that back.
+  /// A set value overrides what the resolver finds, permanently.
   void set_task_type(std::optional<std::string> type) { task_type_ = std::move(type); }
   void set_task_id(std::optional<int> id) { task_id_ = id; }
   void set_rpc_layer(std::optional<std::string> layer) { rpc_layer_ = std::move(layer); }
 
  protected:
-  /// What the resolver finds; the setters win.
+  /// What the resolver finds; the setters override it.
   virtual std::optional<std::string> own_task_type() const { return std::nullopt; }
   virtual std::optional<int> own_task_id() const { return std::nullopt; }
   virtual std::string own_rpc_layer() const { return ""; }

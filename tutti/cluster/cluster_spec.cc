@@ -34,7 +34,7 @@ ClusterSpec::ClusterSpec(
     const auto [place, is_new] = by_index.emplace(job, number_tasks(addresses));
     if (!is_new) {
       throw Error(ErrorCode::kInvalidArgument,
-                  message("ClusterSpec: job ", in_quotes(job), " is there twice."));
+                  message("ClusterSpec: job ", in_quotes(job), " appears twice."));
     }
   }
   *this = sparse(std::move(by_index));
@@ -57,7 +57,7 @@ ClusterSpec ClusterSpec::sparse(Jobs jobs) {
       if (index < 0 || index > kLastIndex) {
         throw Error(ErrorCode::kInvalidArgument,
                     message("ClusterSpec: job ", in_quotes(job), " has a task with index ", index,
-                            ". Indices go from 0 to ", kLastIndex, "."));
+                            ". Indices range from 0 to ", kLastIndex, "."));
       }
     }
   }
@@ -105,9 +105,9 @@ const std::map<int, std::string>& ClusterSpec::tasks_of(const std::string& job) 
   const auto found = jobs_.find(job);
   if (found != jobs_.end()) return found->second;
   throw Error(ErrorCode::kNotFound,
-              message("ClusterSpec: no such job in the cluster: ", in_quotes(job), ". ",
+              message("ClusterSpec: the cluster has no job ", in_quotes(job), ". ",
                       jobs_.empty() ? "The cluster is empty."
-                                    : "It has " + internal::join_names(jobs()) + "."));
+                                    : "Its jobs are " + internal::join_names(jobs()) + "."));
 }
 
 int ClusterSpec::num_tasks(const std::string& job) const {
@@ -126,7 +126,7 @@ const std::string& ClusterSpec::task_address(const std::string& job, int index) 
   if (found != tasks.end()) return found->second;
   throw Error(ErrorCode::kNotFound,
               message("ClusterSpec: no task with index ", index, " in job ", in_quotes(job),
-                      ", which has ", tasks.size(), " of them",
+                      ", which has ", tasks.size(), tasks.size() == 1 ? " task" : " tasks",
                       tasks.empty() ? std::string(".")
                                     : message(", from ", tasks.begin()->first, " to ",
                                               tasks.rbegin()->first, ".")));

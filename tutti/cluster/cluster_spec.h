@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tasks of a cluster and where they are: for each job ("worker", "chief", "ps", ...) the
-// addresses of its tasks by index. A ClusterResolver (cluster_resolver.h) finds one.
+// The tasks of a cluster: for each job ("worker", "chief", "ps", ...) the addresses of its tasks by
+// index. A ClusterResolver (cluster_resolver.h) finds one.
 
 #pragma once
 
@@ -18,19 +18,19 @@ namespace tutti {
 
 /// Jobs, task indices and addresses. A plain value: any number of threads may read one object.
 ///
-/// An address is "host:port" (address.h), or empty when it is not known yet and will be learnt when
-/// the tasks meet. It is kept as it is given; validate_cluster_task() (task_roles.h) checks it.
+/// An address is "host:port" (address.h), or empty until the tasks have met. It is stored as given;
+/// validate_cluster_task() (task_roles.h) checks it.
 class ClusterSpec {
  public:
   using Jobs = std::map<std::string, std::map<int, std::string>>;
 
-  /// The largest index of a task, so that a typing error cannot ask for all memory.
+  /// The largest task index; the limit keeps a typo from allocating all memory.
   static constexpr int kLastIndex = 999'999;
 
-  /// No job: the cluster of a program that runs alone.
+  /// A cluster without jobs: that of a program that runs alone.
   ClusterSpec() = default;
 
-  /// Each job with the addresses of its tasks 0, 1, 2, ...; each job may be there once:
+  /// Each job with the addresses of its tasks 0, 1, 2, ...; a job may appear only once:
   /// ClusterSpec{{"worker", {"hostA:4321", "hostB:4321"}}, {"ps", {"hostC:4321"}}}.
   ClusterSpec(std::initializer_list<std::pair<std::string, std::vector<std::string>>> jobs);
   explicit ClusterSpec(const std::map<std::string, std::vector<std::string>>& jobs);
@@ -40,10 +40,10 @@ class ClusterSpec {
   static ClusterSpec sparse(Jobs jobs);
 
   /// Reads {"worker": ["hostA:4321", ...], "ps": {"1": "hostC:4321"}}. Throws kInvalidArgument with
-  /// the line and column, or the JSON pointer, of what is wrong.
+  /// the line and column, or the JSON pointer, of the mistake.
   static ClusterSpec from_json(std::string_view text);
 
-  /// What from_json() reads. A job whose indices are 0, 1, 2, ... is a list.
+  /// Text for from_json(). A job whose indices are 0, 1, 2, ... is written as a list.
   std::string to_json() const;
 
   /// Names of the jobs, sorted.
@@ -52,7 +52,7 @@ class ClusterSpec {
   bool has_job(const std::string& job) const { return jobs_.count(job) != 0; }
   bool has_task(const std::string& job, int index) const;
 
-  // All of the following throw kNotFound for a job that is not there.
+  // All of the following throw kNotFound for a job that is not in the cluster.
 
   int num_tasks(const std::string& job) const;
 
@@ -62,13 +62,13 @@ class ClusterSpec {
   /// Also throws kNotFound if the job has no such task.
   const std::string& task_address(const std::string& job, int index) const;
 
-  /// Addresses by index; nothing where a sparse job has no task.
+  /// Addresses by index; nullopt where a sparse job has no task.
   std::vector<std::optional<std::string>> job_tasks(const std::string& job) const;
 
-  /// Everything: job, index, address.
+  /// The whole cluster: job, index, address.
   const Jobs& as_map() const { return jobs_; }
 
-  /// True if there is no task at all.
+  /// True if there are no tasks.
   bool empty() const;
 
   bool operator==(const ClusterSpec&) const = default;

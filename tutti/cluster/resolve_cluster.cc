@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kResolve = "resolve_cluster";
 
-// What is left when the environment shows nothing.
+// The fallback when the environment names no cluster.
 class LocalClusterResolver : public ClusterResolver {
  public:
   ClusterSpec cluster_spec() const override { return {}; }
@@ -28,15 +28,15 @@ class LocalClusterResolver : public ClusterResolver {
   bool is_explicit() const override { return false; }
 };
 
-// One thing of the environment that describes a cluster, and what it says about this process.
+// One description of a cluster in the environment, and what it says about this process.
 struct ClusterCandidate {
   std::shared_ptr<ClusterResolver> resolver;
   std::string text;  ///< "TF_CONFIG says worker 1 of 4"
-  int rank = 0;      ///< -1: not one of the workers.
+  int rank = 0;      ///< -1 if this process is not a worker.
   int size = 0;
 };
 
-// TF_CONFIG must name the whole cluster and this task, or nothing at all.
+// TF_CONFIG must name both the whole cluster and this task, or neither.
 bool tf_config_names_a_cluster(const internal::TfConfig& config) {
   const bool has_task = config.task_type || config.task_id;
   if (!config.has_anything) return false;
@@ -58,11 +58,11 @@ bool tf_config_names_a_cluster(const internal::TfConfig& config) {
     const char* missing = has_task ? (config.task_type ? "\"index\"" : "\"type\"") : "\"task\"";
     internal::refuse_environment(
         kResolve,
-        message("TF_CONFIG names a cluster but not which task of it this process is: ", missing,
+        message("TF_CONFIG names a cluster but not this process's task in it: ", missing,
                 " is missing",
-                config.task_type ? message(" beside type ", in_quotes(*config.task_type)) : "",
-                config.task_id ? message(" beside index ", *config.task_id) : "",
-                "; the cluster is ", config.cluster),
+                config.task_type ? message(" for type ", in_quotes(*config.task_type)) : "",
+                config.task_id ? message(" for index ", *config.task_id) : "", "; the cluster is ",
+                config.cluster),
         message("Add it. Example: ", internal::kTfConfigExample));
   }
   return true;
@@ -101,14 +101,14 @@ bool has_mpi_variables() {
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"});
 }
 
-// MPI jobs use torchrun's MASTER_ADDR, and often LOCAL_RANK, without the rest.
+// MPI jobs use torchrun's MASTER_ADDR, and often LOCAL_RANK, without its other variables.
 bool has_torchrun_variables() {
   if (internal::any_is_set({"RANK", "WORLD_SIZE"})) return true;
   return !has_mpi_variables() &&
          internal::any_is_set({"MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
 }
 
-// In the order of preference: TF_CONFIG knows all addresses.
+// Returns them in order of preference: TF_CONFIG knows all addresses.
 std::vector<ClusterCandidate> find_candidates() {
   std::vector<ClusterCandidate> found;
   if (auto candidate = tf_config_candidate()) found.push_back(std::move(*candidate));
@@ -132,15 +132,16 @@ void check_rendezvous_variable(const ClusterResolver& cluster, const ClusterSpec
     internal::refuse_environment(
         kResolve,
         message("TUTTI_RENDEZVOUS=", in_quotes(given),
-                " is set, but nothing tells this process's rank and the number of processes"),
-        "Start the program with mpirun or torchrun, set TF_CONFIG instead, or unset it.");
+                " is set, but this process's rank and the number of processes are unknown"),
+        "Start the program with mpirun or torchrun, set TF_CONFIG instead, or unset "
+        "TUTTI_RENDEZVOUS.");
   }
   if (cluster.rendezvous_address() != given) {
     internal::refuse_environment(
         kResolve,
         message("TUTTI_RENDEZVOUS=", in_quotes(given), ", but the cluster from ", cluster.source(),
                 " meets at ", cluster.rendezvous_address()),
-        "Unset TUTTI_RENDEZVOUS, or make them equal.");
+        "Unset TUTTI_RENDEZVOUS, or make the two equal.");
   }
 }
 
@@ -152,7 +153,7 @@ std::string count_of(int count, const char* what) {
 std::string own_place(const ClusterResolver& cluster, const ClusterSpec& spec) {
   const auto type = cluster.task_type();
   const auto id = cluster.task_id();
-  if (!type || !id) return "I am no task of it";
+  if (!type || !id) return "I am not one of its tasks";
   std::string place = message("I am ", *type, ' ', *id);
   if (!spec.has_task(*type, *id)) return place;  // an evaluator
   const std::string& address = spec.task_address(*type, *id);
@@ -168,8 +169,8 @@ std::string own_place(const ClusterResolver& cluster, const ClusterSpec& spec) {
 std::string ignored_variables() {
   std::vector<std::string> names;
   if (read_env("TF_CONFIG")) names.emplace_back("TF_CONFIG");
-  if (has_torchrun_variables()) names.emplace_back("what torchrun set");
-  if (has_mpi_variables()) names.emplace_back("what the MPI launcher set");
+  if (has_torchrun_variables()) names.emplace_back("the torchrun environment");
+  if (has_mpi_variables()) names.emplace_back("the MPI environment");
   if (names.empty()) return "";
   return message("; ", internal::join_names(names), names.size() == 1 ? " is" : " are", " ignored");
 }

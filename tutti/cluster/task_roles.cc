@@ -32,13 +32,13 @@ void check_jobs(const ClusterSpec& spec) {
   for (const auto& [job, tasks] : spec.as_map()) {
     if (!is_task_type(job)) {
       refuse_cluster(message("job ", in_quotes(job),
-                             " is not known; jobs are chief, worker, ps and evaluator."));
+                             " is unknown; the jobs are chief, worker, ps and evaluator."));
     }
   }
   for (const char* job : {"chief", "evaluator"}) {
     const int count = count_tasks(spec, job);
     if (count > 1) {
-      refuse_cluster(message("job ", job, " has ", count, " tasks. Give it one at most."));
+      refuse_cluster(message("job ", job, " has ", count, " tasks. It may have only one."));
     }
   }
 }
@@ -57,7 +57,7 @@ void check_task_addresses(const ClusterSpec& spec) {
       if (!is_new) {
         refuse_cluster(message(there->second.job, ' ', there->second.index, " and ", job, ' ',
                                index, " have the same address ", address,
-                               ". Every task listens on a port of its own."));
+                               ". Every task needs its own port."));
       }
     }
   }
@@ -83,11 +83,11 @@ int position_in_job(const ClusterSpec& spec, const std::string& job, int index) 
 
 void refuse_ps(const std::optional<std::string>& task_type, const char* what) {
   if (task_type == "ps") {
-    refuse_cluster(message("a ps has no ", what, ": it does not work in step with others."));
+    refuse_cluster(message("a ps has no ", what, ": it does not run in lock step with others."));
   }
 }
 
-// Without a task type only a program that runs alone has a role.
+// Only a program that runs alone has a role without a task type.
 void check_role(const ClusterSpec& spec, const std::optional<std::string>& type,
                 std::optional<int> id) {
   validate_cluster_task(spec, type, id);
@@ -110,7 +110,7 @@ void validate_cluster_task(const ClusterSpec& spec, const std::optional<std::str
     refuse_cluster(message("task index ", *task_id, " is given without a task type."));
   if (!is_task_type(*task_type)) {
     refuse_cluster(message("unrecognized task type ", in_quotes(*task_type),
-                           "; it is chief, worker, ps or evaluator."));
+                           "; it must be chief, worker, ps or evaluator."));
   }
   if (!task_id) refuse_cluster(message("task type ", *task_type, " is given without an index."));
   if (*task_id < 0) refuse_cluster(message("task index ", *task_id, " is negative."));
@@ -132,7 +132,7 @@ bool is_chief(const ClusterSpec& spec, const std::optional<std::string>& task_ty
 
 int worker_count(const ClusterSpec& spec, const std::optional<std::string>& task_type) {
   validate_cluster_task(spec, std::nullopt, std::nullopt);
-  refuse_ps(task_type, "workers beside it");
+  refuse_ps(task_type, "worker count");
   if (task_type && !is_task_type(*task_type)) validate_cluster_task(spec, task_type, 0);
   if (task_type == "evaluator") return std::max(1, count_tasks(spec, "evaluator"));
   if (!task_type && spec.empty()) return 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who does what in a cluster of the jobs chief, worker, ps and evaluator: which task is the chief,
-// which rank it has, who leads. A chief is the first of the workers. Evaluators stand apart.
-// An empty cluster is a program that runs alone: one worker, its own chief.
+// The roles in a cluster of the jobs chief, worker, ps and evaluator: which task is the chief,
+// which rank a task has, which task leads. A chief is the first of the workers. Evaluators have no
+// part in training. An empty cluster is a program that runs alone: one worker, its own chief.
 
 #pragma once
 
@@ -24,15 +24,15 @@ struct TaskName {
   bool operator==(const TaskName&) const = default;
 };
 
-/// Checks a cluster and, unless they are left out, this process's place in it. The jobs are among
-/// chief, worker, ps and evaluator; there is at most one chief and one evaluator; every address
-/// that is not empty is "host:port" and none is there twice; type and index are given both or not
-/// at all and name a task of the cluster (an evaluator need not be in it). Throws kInvalidArgument.
+/// Checks a cluster and, if given, this process's task in it. Every job is chief, worker, ps or
+/// evaluator; there is at most one chief and one evaluator; every address that is not empty is
+/// "host:port" and unique; type and index are both given or both omitted, and name a task of the
+/// cluster (an evaluator need not be in it). Throws kInvalidArgument.
 void validate_cluster_task(const ClusterSpec& spec, const std::optional<std::string>& task_type,
                            std::optional<int> task_id);
 
-// The following check their arguments by validate_cluster_task() first. Pass nothing for type and
-// index only with an empty cluster.
+// The following check their arguments with validate_cluster_task() first. Omit type and index only
+// with an empty cluster.
 
 /// True for the chief, for the first worker if there is no chief, for an evaluator, and for a
 /// program that runs alone.
@@ -40,12 +40,12 @@ bool is_chief(const ClusterSpec& spec, const std::optional<std::string>& task_ty
               std::optional<int> task_id = std::nullopt);
 
 /// Number of tasks that work together with one of this type: chief and workers, or the evaluators.
-/// Throws kInvalidArgument for ps.
+/// Throws kInvalidArgument for a ps.
 int worker_count(const ClusterSpec& spec,
                  const std::optional<std::string>& task_type = std::nullopt);
 
-/// The rank among those: the chief is 0, workers follow in the order of their indices; the position
-/// among the evaluators. Throws kInvalidArgument for ps.
+/// The rank among those tasks: the chief is 0, and workers follow in the order of their indices; an
+/// evaluator has its position among the evaluators. Throws kInvalidArgument for a ps.
 int id_in_cluster(const ClusterSpec& spec,
                   const std::optional<std::string>& task_type = std::nullopt,
                   std::optional<int> task_id = std::nullopt);
@@ -56,12 +56,12 @@ std::string collective_leader(const ClusterSpec& spec,
                               const std::optional<std::string>& task_type = std::nullopt,
                               std::optional<int> task_id = std::nullopt);
 
-/// The task everybody meets at: the first ps if there is one, else the chief, else the first
-/// worker. Nothing, or empty, if there is none of them.
+/// The task at which all others meet: the first ps if there is one, else the chief, else the first
+/// worker. Nothing, or an empty string, if there are none of these.
 std::optional<TaskName> coordination_leader_task(const ClusterSpec& spec);
 std::string coordination_leader(const ClusterSpec& spec);
 
-/// The task with this rank among chief and workers. Throws kNotFound if there are fewer.
+/// The task with this rank among chief and workers. Throws kNotFound if no task has it.
 TaskName task_of_rank(const ClusterSpec& spec, int rank);
 
 }  // namespace tutti

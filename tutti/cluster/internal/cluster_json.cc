@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Who reads, and what a right text looks like: the beginning and the end of each message.
+// Who reads, and a valid example: the beginning and the end of each message.
 struct JsonOrigin {
   const char* who;
   std::string example;
@@ -37,7 +37,7 @@ struct JsonOrigin {
     refuse(message("at ", in_quotes(pointer.empty() ? "/" : pointer), ": ", what));
   }
 
-  // `wanted` is what should be there: "a list of addresses".
+  // `wanted` describes the expected value: "a list of addresses".
   [[noreturn]] void refuse_value(const std::string& pointer, const Json& value,
                                  const char* wanted) const {
     std::string shown = value.dump();
@@ -46,7 +46,7 @@ struct JsonOrigin {
     } else if (shown.size() > 40) {
       shown = message("a value of type ", value.type_name());
     }
-    refuse_at(pointer, message(shown, " stands where ", wanted, " must be"));
+    refuse_at(pointer, message("expected ", wanted, ", got ", shown));
   }
 };
 
@@ -54,7 +54,7 @@ std::string append_to_pointer(const std::string& pointer, const std::string& key
   return (Json::json_pointer(pointer) / key).to_string();
 }
 
-// Finds what the parser accepts silently: nesting without end, and keys that come twice.
+// Detects what the parser accepts silently: unbounded nesting and duplicate keys.
 class JsonWatch {
  public:
   explicit JsonWatch(const JsonOrigin& origin) : origin_(origin) {}
@@ -75,7 +75,7 @@ class JsonWatch {
       case Json::parse_event_t::key:
         levels_.back().current = parsed.get<std::string>();
         if (!levels_.back().keys.insert(levels_.back().current).second) {
-          origin_.refuse_at(pointer(), "this key is there twice");
+          origin_.refuse_at(pointer(), "duplicate key");
         }
         break;
       default:
@@ -101,7 +101,7 @@ class JsonWatch {
 };
 
 // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing
-// value - ..." becomes what follows the position.
+// value - ..." is reduced to the part after the position.
 std::string parser_reason(const std::string& text) {
   const size_t position = text.find("parse error");
   const size_t colon = text.find(": ", position == std::string::npos ? 0 : position);
@@ -114,14 +114,14 @@ std::string parser_reason(const std::string& text) {
   return reason;
 }
 
-// What people and shells do to JSON.
+// The usual mistakes of people and shells with JSON.
 const char* usual_cause(std::string_view text) {
   if (text.find('"') != std::string_view::npos) return "";
   if (text.find('\'') != std::string_view::npos) {
-    return "; JSON wants double quotes, and here are only single ones";
+    return "; JSON requires double quotes, but this text has only single ones";
   }
   if (text.find('{') != std::string_view::npos) {
-    return "; there is no double quote in it, perhaps the shell took them away: put the whole text "
+    return "; it has no double quotes, perhaps because the shell removed them: put the whole text "
            "in single quotes";
   }
   return "";
@@ -129,8 +129,7 @@ const char* usual_cause(std::string_view text) {
 
 Json parse_json(std::string_view text, const JsonOrigin& origin) {
   if (text.size() > kLongestJson) {
-    origin.refuse(
-        message("the text has ", text.size(), " bytes; at most ", kLongestJson, " are read"));
+    origin.refuse(message("the text has ", text.size(), " bytes; the limit is ", kLongestJson));
   }
   try {
     JsonWatch watch(origin);
@@ -145,10 +144,10 @@ Json parse_json(std::string_view text, const JsonOrigin& origin) {
                                         std::min(text.size(), std::max<size_t>(error.byte, 1) - 1));
     const auto line = 1 + std::count(text.begin(), end, '\n');
     const auto last_break = std::find(std::make_reverse_iterator(end), text.rend(), '\n').base();
-    origin.refuse(message("no JSON at line ", line, ", column ", end - last_break + 1, ": ",
+    origin.refuse(message("invalid JSON at line ", line, ", column ", end - last_break + 1, ": ",
                           parser_reason(error.what()), usual_cause(text)));
-  } catch (const Json::exception& error) {  // a number out of range
-    origin.refuse(message("no JSON: ", parser_reason(error.what()), usual_cause(text)));
+  } catch (const Json::exception& error) {  // A number is out of range.
+    origin.refuse(message("invalid JSON: ", parser_reason(error.what()), usual_cause(text)));
   }
 }
 
@@ -193,13 +192,13 @@ std::map<int, std::string> read_tasks(const JsonOrigin& origin, const std::strin
       const auto index = number_of(key);
       if (!is_index(index)) {
         origin.refuse_at(
-            here, message(in_quotes(key), " is no index from 0 to ", ClusterSpec::kLastIndex));
+            here, message(in_quotes(key), " is not an index from 0 to ", ClusterSpec::kLastIndex));
       }
-      if (tasks.count(*index) != 0) origin.refuse_at(here, "this index is there twice");
+      if (tasks.count(*index) != 0) origin.refuse_at(here, "duplicate index");
       tasks[*index] = read_task_address(origin, here, address);
     }
   } else {
-    origin.refuse_value(pointer, value, "a list of addresses, or an object of index and address,");
+    origin.refuse_value(pointer, value, "a list of addresses or an object of index and address");
   }
   return tasks;
 }
@@ -235,7 +234,7 @@ void read_task(const JsonOrigin& origin, const Json& task, TfConfig& config) {
   if (!task.is_object())
     origin.refuse_value("/task", task, "an object with \"type\" and \"index\"");
   if (const auto type = task.find("type"); type != task.end()) {
-    // A job may be named by a number, which some programs write without quotes.
+    // A job may have a number as its name, which some programs write without quotes.
     config.task_type =
         type->is_number_integer() ? type->dump() : read_string(origin, "/task/type", *type);
   }

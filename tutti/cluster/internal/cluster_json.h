@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads the JSON of clusters: that of ClusterSpec::from_json() and the variable TF_CONFIG. The text
-// comes from outside, so its size and depth are bounded, and errors say where they are.
+// Reads the JSON of clusters: for ClusterSpec::from_json() and for the variable TF_CONFIG. The text
+// is untrusted, so its size and depth are bounded, and errors say where they are.
 
 #pragma once
 
@@ -17,13 +17,13 @@ namespace tutti::internal {
 constexpr size_t kLongestJson = size_t{1} << 20;
 constexpr int kDeepestJson = 16;
 
-/// A TF_CONFIG that is right, for messages.
+/// A valid TF_CONFIG, for messages.
 extern const char* const kTfConfigExample;
 
-/// What TF_CONFIG holds; keys that are not here are ignored.
+/// The content of TF_CONFIG; other keys are ignored.
 struct TfConfig {
-  bool has_anything = false;  ///< Not just {}.
-  bool has_cluster = false;   ///< The key is there, perhaps with no job.
+  bool has_anything = false;  ///< False for {}.
+  bool has_cluster = false;   ///< The key is present, perhaps without jobs.
   ClusterSpec cluster;
   std::optional<std::string> task_type;
   std::optional<int> task_id;
@@ -32,7 +32,7 @@ struct TfConfig {
   std::string environment;
 };
 
-/// Both throw kInvalidArgument with the line and column, or the JSON pointer, of what is wrong.
+/// Both throw kInvalidArgument with the line and column, or the JSON pointer, of the mistake.
 TfConfig parse_tf_config(std::string_view text);
 ClusterSpec parse_cluster_json(std::string_view text);
 

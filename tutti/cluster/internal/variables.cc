@@ -53,7 +53,7 @@ int read_number(std::string_view who, const char* name, int least, int most) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
     throw Error(ErrorCode::kInvalidArgument,
-                message(who, ": ", name, '=', in_quotes(text), " is no whole number from ", least,
+                message(who, ": ", name, '=', in_quotes(text), " is not an integer from ", least,
                         " to ", most, ". Correct or unset ", name, "."));
   }
   return value;
@@ -65,7 +65,7 @@ std::string rendezvous_variable() {
     return parse_address(text).to_string();
   } catch (const Error& error) {
     throw Error(error.code(),
-                message("TUTTI_RENDEZVOUS=", in_quotes(text), " is no host:port: ", error.what()));
+                message("TUTTI_RENDEZVOUS=", in_quotes(text), " is not host:port: ", error.what()));
   }
 }
 
@@ -79,7 +79,7 @@ Address master_variables(std::string_view who, const std::string& advice) {
     return parse_address(address.to_string());
   } catch (const Error& error) {
     throw Error(error.code(), message(who, ": MASTER_ADDR=", in_quotes(*host),
-                                      " is no host name or IP address: ", error.what()));
+                                      " is not a host name or IP address: ", error.what()));
   }
 }
 

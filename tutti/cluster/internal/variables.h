@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the resolvers share when they read environment variables and complain about them: every
-// message shows the variables with their values, and names those that are missing.
+// How the resolvers read environment variables and report mistakes in them: every message shows the
+// variables with their values, and names the missing ones.
 
 #pragma once
 
@@ -17,22 +17,22 @@ namespace tutti::internal {
 /// "a", "a and b", "a, b and c"
 std::string join_names(const std::vector<std::string>& names);
 
-/// "RANK=1 and WORLD_SIZE=2 are set, but MASTER_ADDR is not": which of these variables are set,
-/// with their values, and which are not.
+/// "RANK=1 and WORLD_SIZE=2 are set, but MASTER_ADDR is not": the values of those variables that
+/// are set, and the names of those that are not.
 std::string describe_variables(const std::vector<const char*>& names);
 
 /// True if at least one of them is set and not empty.
 bool any_is_set(std::initializer_list<const char*> names);
 
-/// The number a set variable holds. Throws kInvalidArgument unless it is a whole number from
+/// The value of a variable that is set. Throws kInvalidArgument unless it is an integer from
 /// `least` to `most`.
 int read_number(std::string_view who, const char* name, int least, int most);
 
-/// TUTTI_RENDEZVOUS, which must be set: "host:port". Throws kInvalidArgument if it is none.
+/// TUTTI_RENDEZVOUS, which must be set. Throws kInvalidArgument if it is not "host:port".
 std::string rendezvous_variable();
 
 /// MASTER_ADDR and MASTER_PORT as one address. Throws kFailedPrecondition with `advice` if one of
-/// them is not set, kInvalidArgument if they are no address.
+/// them is not set, kInvalidArgument if they do not form an address.
 Address master_variables(std::string_view who, const std::string& advice);
 
 /// Throws kFailedPrecondition: "<who>: <what>. <advice>".

@@ -14,8 +14,7 @@ namespace {
 
 constexpr const char* kMpi = "MPI environment";
 constexpr const char* kMpiAdvice =
-    "Start the program with mpirun or mpiexec, unset what is left over of another launcher, or "
-    "give "
+    "Start the program with mpirun or mpiexec, unset the leftovers of another launcher, or give "
     "the cluster in the program.";
 
 struct MpiVariables {
@@ -40,7 +39,7 @@ RankEnvironment read_mpi(const MpiVariables& names) {
   ranks.size = internal::read_number(kMpi, names.size, 1, ClusterSpec::kLastIndex);
   ranks.rank = internal::read_number(kMpi, names.rank, 0, ClusterSpec::kLastIndex);
   if (ranks.rank >= ranks.size) {
-    refuse_mpi({names.rank, names.size}, ": ranks go from 0 to one less than the number");
+    refuse_mpi({names.rank, names.size}, ": a rank must be less than the number of processes");
   }
   if (read_env(names.local_size)) {
     ranks.local_size = internal::read_number(kMpi, names.local_size, 1, ranks.size);
@@ -52,7 +51,8 @@ RankEnvironment read_mpi(const MpiVariables& names) {
   return ranks;
 }
 
-// Between the ports that need privileges and those that Linux gives to outgoing connections.
+// The ports lie between those that require privileges and those that Linux assigns to outgoing
+// connections.
 std::string loopback_address(const std::string& job) {
   constexpr uint32_t kFirst = 20000;
   constexpr uint32_t kCount = 12000;
@@ -68,19 +68,18 @@ RankEnvironment MpiClusterResolver::ranks() const {
   const bool pmi = has_mpi(kPmi);
   if (!open_mpi && !pmi) {
     refuse_mpi({"PMIX_RANK", kOpenMpi.rank, kOpenMpi.size, kPmi.rank, kPmi.size},
-               ", so the number of processes is not known");
+               ", so the number of processes is unknown");
   }
   const RankEnvironment ranks = read_mpi(open_mpi ? kOpenMpi : kPmi);
   if (open_mpi && pmi) {
     const RankEnvironment other = read_mpi(kPmi);
     if (other.rank != ranks.rank || other.size != ranks.size) {
-      refuse_mpi({kOpenMpi.rank, kOpenMpi.size, kPmi.rank, kPmi.size},
-                 ", and the two do not agree");
+      refuse_mpi({kOpenMpi.rank, kOpenMpi.size, kPmi.rank, kPmi.size}, ", but the two disagree");
     }
   }
   if (read_env("PMIX_RANK") &&
       internal::read_number(kMpi, "PMIX_RANK", 0, ClusterSpec::kLastIndex) != ranks.rank) {
-    refuse_mpi({"PMIX_RANK", open_mpi ? kOpenMpi.rank : kPmi.rank}, ", and they do not agree");
+    refuse_mpi({"PMIX_RANK", open_mpi ? kOpenMpi.rank : kPmi.rank}, ", but the two disagree");
   }
   return ranks;
 }
@@ -100,7 +99,7 @@ std::string MpiClusterResolver::rendezvous_address() const {
   internal::refuse_environment(
       kMpi,
       internal::describe_variables({names.rank, names.size, "TUTTI_RENDEZVOUS", "MASTER_ADDR"}) +
-          ", so the processes have no place to meet: the launcher does not tell one",
+          ", so the processes have no address to meet at: the launcher does not provide one",
       "Set TUTTI_RENDEZVOUS to host:port of rank 0, with a free port, the same for all ranks: "
       "mpirun -x TUTTI_RENDEZVOUS=hostA:4321 (OpenMPI), mpiexec -genv TUTTI_RENDEZVOUS hostA:4321 "
       "(MPICH).");

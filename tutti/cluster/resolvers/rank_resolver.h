@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What torchrun and the MPI launchers have in common: each process is told its rank, how many there
-// are, and at most one address, that of rank 0. Use torchrun.h or mpi.h.
+// What torchrun and the MPI launchers have in common: each process learns its rank, the number of
+// processes, and at most one address, that of rank 0. Use torchrun.h or mpi.h.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-/// What a launcher tells a process.
+/// What a process learns from its launcher.
 struct RankEnvironment {
   int rank = 0;
   int size = 1;
@@ -21,14 +21,13 @@ struct RankEnvironment {
 };
 
 /// A cluster of "worker" tasks, one for each rank. Worker 0 has rendezvous_address(); the addresses
-/// of the others are empty until the workers have met there, each listening on a port of its
-/// choice.
+/// of the others are empty until the workers have met there; each listens on a port of its choice.
 ///
-/// Threads: as ClusterResolver; nobody may change the environment meanwhile.
+/// Threads: as ClusterResolver; the environment must not change meanwhile.
 class RankClusterResolver : public ClusterResolver {
  public:
-  /// Reads the variables anew in each call. Throws kFailedPrecondition if only some of them are set
-  /// or they contradict each other, kInvalidArgument if one has no sensible value.
+  /// Reads the variables again in each call. Throws kFailedPrecondition if only some of them are
+  /// set or they contradict each other, kInvalidArgument if one is malformed.
   virtual RankEnvironment ranks() const = 0;
 
   ClusterSpec cluster_spec() const override;

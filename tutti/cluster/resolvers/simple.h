@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cluster that the program itself spells out.
+// A cluster that the program itself specifies.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace tutti {
 
 struct SimpleClusterResolverOptions {
-  std::string master = "";  ///< What master() gives when it is not asked for a task.
+  std::string master = "";  ///< The result of master() without a task.
   std::optional<std::string> task_type = std::nullopt;
   std::optional<int> task_id = std::nullopt;
   std::string environment = "";
@@ -22,7 +22,7 @@ struct SimpleClusterResolverOptions {
   std::string rpc_layer = "";
 };
 
-/// Gives back what it is given. Threads: as ClusterResolver.
+/// Returns what it is constructed with. Threads: as ClusterResolver.
 class SimpleClusterResolver : public ClusterResolver {
  public:
   explicit SimpleClusterResolver(ClusterSpec spec, SimpleClusterResolverOptions options = {})
@@ -30,12 +30,12 @@ class SimpleClusterResolver : public ClusterResolver {
 
   ClusterSpec cluster_spec() const override { return spec_; }
 
-  /// The address of the given task; without a task, the master of the options.
+  /// The address of the given task; without a task, the options' master.
   std::string master(const std::optional<std::string>& task_type = std::nullopt,
                      std::optional<int> task_id = std::nullopt,
                      const std::optional<std::string>& rpc_layer = std::nullopt) const override;
 
-  /// Those of the options, whatever the task.
+  /// The options' num_accelerators, for every task.
   std::map<std::string, int> num_accelerators(
       const std::optional<std::string>& task_type = std::nullopt,
       std::optional<int> task_id = std::nullopt) const override;

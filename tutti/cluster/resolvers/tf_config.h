@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cluster of the environment variable TF_CONFIG:
+// Reads the cluster from the environment variable TF_CONFIG:
 // {"cluster": {"worker": ["hostA:4321", "hostB:4321"]}, "task": {"type": "worker", "index": 0}}
 
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// What is given here wins over TF_CONFIG.
+/// Values given here override TF_CONFIG.
 struct TFConfigClusterResolverOptions {
   std::optional<std::string> task_type = std::nullopt;
   std::optional<int> task_id = std::nullopt;
@@ -21,13 +21,13 @@ struct TFConfigClusterResolverOptions {
   std::optional<std::string> environment = std::nullopt;
 };
 
-/// Reads TF_CONFIG anew in every call; unset, empty or without "cluster" it is an empty cluster
-/// (resolve_cluster() is stricter). At most 1 MiB of JSON, 16 levels deep. A job is a list of
-/// addresses or an object of index and address; "rpc_layer", "session_master" and "environment" are
-/// read as well, other keys are left alone. Every function throws kInvalidArgument, with the line
-/// and column or the JSON pointer, if the variable is not right.
+/// Reads TF_CONFIG again in every call; if it is unset, empty or has no "cluster", the cluster is
+/// empty (resolve_cluster() is stricter). The JSON may have up to 1 MiB and 16 levels. A job is a
+/// list of addresses or an object of index and address; "rpc_layer", "session_master" and
+/// "environment" are read as well, other keys are ignored. Every function throws kInvalidArgument,
+/// with the line and column or the JSON pointer, if the variable is malformed.
 ///
-/// Threads: as ClusterResolver; nobody may change the environment meanwhile.
+/// Threads: as ClusterResolver; the environment must not change meanwhile.
 class TFConfigClusterResolver : public ClusterResolver {
  public:
   explicit TFConfigClusterResolver(TFConfigClusterResolverOptions options = {})
@@ -35,7 +35,7 @@ class TFConfigClusterResolver : public ClusterResolver {
 
   ClusterSpec cluster_spec() const override;
 
-  /// The "session_master" as it stands if there is one; empty if the cluster has at most one task;
+  /// The "session_master", verbatim, if there is one; empty if the cluster has at most one task;
   /// else the address of the given task, or of this one.
   std::string master(const std::optional<std::string>& task_type = std::nullopt,
                      std::optional<int> task_id = std::nullopt,

@@ -15,7 +15,7 @@ constexpr const char* kTorchrunAdvice =
     "Start the program with torchrun --no_python, set the missing variables, unset the others, or "
     "give the cluster in the program.";
 
-// LOCAL_RANK and LOCAL_WORLD_SIZE, where they are set.
+// Reads LOCAL_RANK and LOCAL_WORLD_SIZE if they are set.
 void read_local_ranks(RankEnvironment& ranks) {
   if (read_env("LOCAL_WORLD_SIZE")) {
     ranks.local_size =
@@ -27,14 +27,14 @@ void read_local_ranks(RankEnvironment& ranks) {
   if (ranks.local_size && *ranks.local_size > ranks.size) {
     internal::refuse_environment(kTorchrun,
                                  internal::describe_variables({"LOCAL_WORLD_SIZE", "WORLD_SIZE"}) +
-                                     ": one host cannot have more processes than all together",
+                                     ": one host cannot have more processes than the whole job",
                                  "Correct them.");
   }
   if (ranks.local_rank && *ranks.local_rank >= ranks.local_size.value_or(ranks.size)) {
     const char* limit = ranks.local_size ? "LOCAL_WORLD_SIZE" : "WORLD_SIZE";
     internal::refuse_environment(kTorchrun,
                                  internal::describe_variables({"LOCAL_RANK", limit}) +
-                                     ": ranks go from 0 to one less than the number",
+                                     ": a local rank must be less than the number of processes",
                                  "Correct them.");
   }
 }
@@ -54,7 +54,7 @@ RankEnvironment TorchrunClusterResolver::ranks() const {
   if (ranks.rank >= ranks.size) {
     internal::refuse_environment(kTorchrun,
                                  internal::describe_variables({"RANK", "WORLD_SIZE"}) +
-                                     ": ranks go from 0 to WORLD_SIZE - 1",
+                                     ": ranks range from 0 to WORLD_SIZE - 1",
                                  "Correct them.");
   }
   read_local_ranks(ranks);
@@ -65,13 +65,14 @@ std::string TorchrunClusterResolver::rendezvous_address() const {
   if (read_env("TUTTI_RENDEZVOUS")) return internal::rendezvous_variable();
   Address address = internal::master_variables(
       kTorchrun,
-      "There is no place to meet: set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free "
-      "port there, the same for all ranks.");
+      "The processes have no address to meet at: set MASTER_ADDR to the host of rank 0 and "
+      "MASTER_PORT to a free port there, the same for all ranks.");
   if (read_env("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     if (address.port == 65535) {
       internal::refuse_environment(
-          kTorchrun, "torchrun itself holds MASTER_PORT=\"65535\", and there is no port after it",
-          "Give torchrun another --master_port, or set TUTTI_RENDEZVOUS to host:port of rank 0.");
+          kTorchrun, "torchrun itself uses MASTER_PORT=\"65535\", and there is no port after it",
+          "Give torchrun a different --master_port, or set TUTTI_RENDEZVOUS to host:port of rank "
+          "0.");
     }
     ++address.port;
   }

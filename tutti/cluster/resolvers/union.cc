@@ -27,7 +27,7 @@ TaskAddresses merge_tasks(const std::string& job, const std::vector<TaskAddresse
       throw Error(ErrorCode::kInvalidArgument,
                   message("UnionResolver: two resolvers have a task ", index, " of job ",
                           in_quotes(job), ": ", merged[place], " and ", address,
-                          ". In a sparse job every index may be there once."));
+                          ". In a sparse job every index may appear only once."));
     }
   }
   return merged;
@@ -40,7 +40,7 @@ UnionResolver::UnionResolver(std::vector<std::shared_ptr<const ClusterResolver>>
     : resolvers_(std::move(resolvers)), options_(std::move(options)) {
   if (resolvers_.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "UnionResolver: no resolver is given. Give at least one.");
+                "UnionResolver: no resolvers were given. Give at least one.");
   }
   if (std::count(resolvers_.begin(), resolvers_.end(), nullptr) != 0) {
     throw Error(ErrorCode::kInvalidArgument, "UnionResolver: one of the resolvers is null.");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One cluster out of several: some workers from here, some parameter servers from there.
+// Merges several clusters into one: for example, workers from one and parameter servers from
+// another.
 
 #pragma once
 
@@ -14,28 +15,27 @@
 
 namespace tutti {
 
-/// What is given here wins over the first resolver.
+/// Values given here override those of the first resolver.
 struct UnionResolverOptions {
   std::optional<std::string> task_type = std::nullopt;
   std::optional<int> task_id = std::nullopt;
   std::optional<std::string> rpc_layer = std::nullopt;
 };
 
-/// Puts the clusters of resolvers together. A job that several of them have: if its indices are
-/// 0, 1, 2, ... in each, the tasks follow one another in the order of the resolvers; if one is
-/// sparse, indices are kept and must differ, else cluster_spec() throws kInvalidArgument.
-/// Everything else comes from the first resolver. Threads: as ClusterResolver, and as the
-/// resolvers.
+/// Merges the clusters of its resolvers. If several have the same job and its indices are 0, 1, 2,
+/// ... in each, the tasks are concatenated in the order of the resolvers; if one is sparse, indices
+/// are kept and must differ, else cluster_spec() throws kInvalidArgument. Everything else is taken
+/// from the first resolver. Threads: as ClusterResolver, and as the resolvers.
 class UnionResolver : public ClusterResolver {
  public:
-  /// Throws kInvalidArgument if there is no resolver, or one of them is null.
+  /// Throws kInvalidArgument if there are no resolvers, or one of them is null.
   explicit UnionResolver(std::vector<std::shared_ptr<const ClusterResolver>> resolvers,
                          UnionResolverOptions options = {});
 
   ClusterSpec cluster_spec() const override;
 
-  /// The address of the given task in the whole cluster; without a task, that of the first
-  /// resolver.
+  /// The address of the given task in the merged cluster; without a task, the first resolver's
+  /// master().
   std::string master(const std::optional<std::string>& task_type = std::nullopt,
                      std::optional<int> task_id = std::nullopt,
                      const std::optional<std::string>& rpc_layer = std::nullopt) const override;
