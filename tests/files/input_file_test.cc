@@ -50,7 +50,7 @@ std::string read_all(InputFile& file, size_t step) {
   }
 }
 
-TEST(InputFile, ReadsWhatWasWritten) {
+TEST(InputFile, ReadsBackWhatWasWritten) {
   TempFolder folder;
   const std::string text = numbered_lines(3000);
   for (const Compression kind : kKinds) {
@@ -92,7 +92,7 @@ TEST(InputFile, RecognizesGzip) {
   EXPECT_EQ(from_disk.read(100), text);
 }
 
-TEST(InputFile, ANameWithGzMustBeginAsGzipDoes) {
+TEST(InputFile, RefusesAGzNameWithoutGzipMagic) {
   TempFolder folder;
   const std::string packed = pack(folder, numbered_lines(100), Compression::kGzip);
   const std::string path = folder.path("text.gz");
@@ -112,7 +112,7 @@ TEST(InputFile, ANameWithGzMustBeginAsGzipDoes) {
   EXPECT_EQ(InputFile{path}.read(6), "line 0");
 }
 
-TEST(InputFile, PeekDoesNotMove) {
+TEST(InputFile, PeekDoesNotAdvance) {
   TempFolder folder;
   write_file(folder.path("file"), "abcdef");
   InputFile file(folder.path("file"), {.buffer_size = 2});
@@ -148,15 +148,15 @@ TEST(InputFile, ReadsLines) {
   }
 }
 
-TEST(InputFile, ALineHasALimit) {
+TEST(InputFile, LimitsTheLengthOfALine) {
   const std::string text(100, 'x');
   InputFile file = InputFile::from_memory(text, "x.txt", {.max_read_size = 99});
   std::string_view line;
   EXPECT_TUTTI_ERROR(file.read_line(line), ErrorCode::kDataLoss, "x.txt", "at byte 0",
-                     "more than the limit of 99 bytes");
+                     "exceeds the limit of 99 bytes");
 }
 
-TEST(InputFile, SeeksForwardsAndBack) {
+TEST(InputFile, SeeksForwardAndBack) {
   TempFolder folder;
   const std::string text = numbered_lines(2000);
   for (const Compression kind : kKinds) {
@@ -171,7 +171,7 @@ TEST(InputFile, SeeksForwardsAndBack) {
         EXPECT_EQ(file->offset(), offset);
         EXPECT_EQ(file->read(9), text.substr(offset, 9));
       }
-      EXPECT_TUTTI_ERROR(file->seek(text.size() + 1), ErrorCode::kDataLoss, "cannot go there",
+      EXPECT_TUTTI_ERROR(file->seek(text.size() + 1), ErrorCode::kDataLoss, "cannot seek here",
                          std::to_string(text.size()) + " bytes");
     }
   }
@@ -196,7 +196,7 @@ TEST(InputFile, AcceptsSeveralGzipMembersAndZeroPadding) {
   EXPECT_TUTTI_ERROR(more.read(100), ErrorCode::kDataLoss, "expected the end after the zlib");
 }
 
-TEST(InputFile, ReportsWhatTheSystemSays) {
+TEST(InputFile, ShowsTheMessageOfTheSystem) {
   TempFolder folder;
   EXPECT_TUTTI_ERROR(InputFile(folder.path("nothing")), ErrorCode::kNotFound,
                      "InputFile: cannot open", "nothing", "No such file or directory");
@@ -215,7 +215,7 @@ TEST(InputFile, ReportsTruncation) {
                      "expected 7 bytes of a thing, found 6");
 }
 
-TEST(InputFile, TruncatedCompressedBytesAreAnError) {
+TEST(InputFile, DetectsTruncatedCompressedBytes) {
   TempFolder folder;
   const std::string text = numbered_lines(50);
   for (const Compression kind : {Compression::kGzip, Compression::kZlib}) {
@@ -233,7 +233,7 @@ TEST(InputFile, TruncatedCompressedBytesAreAnError) {
   }
 }
 
-TEST(InputFile, ALengthIsNotBelieved) {
+TEST(InputFile, DoesNotTrustALength) {
   TempFolder folder;
   write_file(folder.path("plain"), "x");
   InputFile plain(folder.path("plain"), {.max_read_size = uint64_t{1} << 50});
@@ -248,7 +248,7 @@ TEST(InputFile, ALengthIsNotBelieved) {
   EXPECT_EQ(file.read_exactly(100, "a"), std::string(100, 'x'));
 }
 
-TEST(InputFile, SeesAFileGrow) {
+TEST(InputFile, FollowsAGrowingFile) {
   TempFolder folder;
   write_file(folder.path("file"), "one");
   InputFile file(folder.path("file"));
@@ -267,7 +267,7 @@ TEST(InputFile, ReadsPipes) {
   EXPECT_EQ(file.read_exactly(4, "start"), "line");
   file.seek(7);
   EXPECT_EQ(read_all(file, 64), text.substr(7));
-  EXPECT_TUTTI_ERROR(file.seek(0), ErrorCode::kFailedPrecondition, "cannot go back");
+  EXPECT_TUTTI_ERROR(file.seek(0), ErrorCode::kFailedPrecondition, "cannot seek back");
 }
 
 TEST(OutputFile, ReportsAFullDisk) {
@@ -296,7 +296,7 @@ TEST(OutputFile, ChecksItsArguments) {
       ErrorCode::kInvalidArgument, "compression_level is 17");
 }
 
-TEST(OutputFile, FlushedBytesAreThere) {
+TEST(OutputFile, FlushMakesBytesVisible) {
   TempFolder folder;
   for (const Compression kind : kKinds) {
     OutputFile file(folder.path("file"), {.compression = kind});

@@ -58,13 +58,13 @@ Records sample_records() {
   return records;
 }
 
-TEST(TfRecordWriter, WritesTheKnownBytes) {
+TEST(TfRecordWriter, WritesKnownBytes) {
   TempFolder folder;
   write_records(folder.path("x"), {"hello", ""});
   EXPECT_EQ(read_file(folder.path("x")), from_hex(kHello) + from_hex(kEmpty));
 }
 
-TEST(TfRecordReader, ReadsWhatWasWritten) {
+TEST(TfRecordReader, ReadsBackWhatWasWritten) {
   TempFolder folder;
   const Records records = sample_records();
   for (const Compression kind : kRecordKinds) {
@@ -78,7 +78,7 @@ TEST(TfRecordReader, ReadsWhatWasWritten) {
   }
 }
 
-TEST(TfRecordReader, AnEmptyFileHasNoRecords) {
+TEST(TfRecordReader, FindsNoRecordsInAnEmptyFile) {
   TempFolder folder;
   write_file(folder.path("x"), "");
   TfRecordReader reader(folder.path("x"));
@@ -88,7 +88,7 @@ TEST(TfRecordReader, AnEmptyFileHasNoRecords) {
   EXPECT_EQ(all_records(packed), Records{});
 }
 
-TEST(TfRecordReader, ALengthThatLooksLikeGzipIsAPlainFile) {
+TEST(TfRecordReader, DoesNotMistakeALengthForGzip) {
   TempFolder folder;
   const Records records = {std::string(0x088b1f, 'x'), std::string(0x9c78, 'y')};
   write_records(folder.path("x"), records);
@@ -97,7 +97,7 @@ TEST(TfRecordReader, ALengthThatLooksLikeGzipIsAPlainFile) {
   EXPECT_EQ(all_records(reader), records);
 }
 
-TEST(TfRecordReader, GoesBackToAPosition) {
+TEST(TfRecordReader, SeeksBackToAPosition) {
   TempFolder folder;
   const Records records = sample_records();
   for (const Compression kind : kRecordKinds) {
@@ -122,7 +122,7 @@ TEST(TfRecordReader, GoesBackToAPosition) {
   }
 }
 
-TEST(TfRecordReader, ADamagedLengthEndsTheFile) {
+TEST(TfRecordReader, StopsAtADamagedLength) {
   std::string bytes = from_hex(kEmpty) + from_hex(kHello);
   bytes[16] = 4;
   for (const TfRecordReaderOptions& options :
@@ -136,7 +136,7 @@ TEST(TfRecordReader, ADamagedLengthEndsTheFile) {
   }
 }
 
-TEST(TfRecordReader, DamagedDataAreAnErrorOrSkipped) {
+TEST(TfRecordReader, ReportsOrSkipsDamagedData) {
   std::string bytes = from_hex(kHello) + from_hex(kHello) + from_hex(kEmpty);
   bytes[21 + 13] = 'a';
   std::string record;
@@ -151,27 +151,27 @@ TEST(TfRecordReader, DamagedDataAreAnErrorOrSkipped) {
   EXPECT_EQ(all_records(blind), (Records{"hello", "hallo", ""}));
 }
 
-TEST(TfRecordReader, AHugeLengthIsNotBelieved) {
+TEST(TfRecordReader, DoesNotTrustAHugeLength) {
   TempFolder folder;
-  // A record of 2^62 bytes whose length has the right checksum.
+  // This record claims 2^62 bytes, with the right checksum of its length.
   write_file(folder.path("x"), from_hex("0000000000000040 7f85f000") + "data");
   std::string record;
   TfRecordReader reader(folder.path("x"));
   EXPECT_TUTTI_ERROR(reader.next(record), ErrorCode::kDataLoss, "at byte 0",
-                     "4611686018427387904 bytes, more than the limit");
+                     "4611686018427387904 bytes, more than max_record_size");
   write_records(folder.path("y"), {std::string(100, 'x')});
   TfRecordReader limited(folder.path("y"), {.max_record_size = 99});
   EXPECT_TUTTI_ERROR(limited.next(record), ErrorCode::kDataLoss, "a record has 100 bytes",
-                     "max_record_size of 99");
+                     "max_record_size, 99");
   TfRecordReader enough(folder.path("y"), {.max_record_size = 100, .buffer_size = 8});
   EXPECT_TRUE(enough.next(record));
-  // A length whose sum with the checksum's size overflows.
+  // This length overflows when the size of the checksum is added.
   const std::string largest = from_hex("ffffffffffffffff a67b113a") + "data";
   TfRecordReader unlimited = over(largest, {.max_record_size = UINT64_MAX});
   EXPECT_TUTTI_ERROR(unlimited.next(record), ErrorCode::kDataLoss, "18446744073709551615 bytes");
 }
 
-TEST(TfRecordReader, TruncationIsAnErrorExceptBetweenRecords) {
+TEST(TfRecordReader, DetectsTruncationExceptBetweenRecords) {
   const std::string bytes = from_hex(kHello) + from_hex(kEmpty) + from_hex(kHello);
   const size_t errors = test::truncate_everywhere(bytes, [](const std::string& part) {
     TfRecordReader reader = over(part);
@@ -180,7 +180,7 @@ TEST(TfRecordReader, TruncationIsAnErrorExceptBetweenRecords) {
   EXPECT_EQ(errors, bytes.size() - 3) << "at 0, 21 and 37 it ends between records";
 }
 
-TEST(TfRecordReader, NoDamageGoesUnseen) {
+TEST(TfRecordReader, DetectsAllDamage) {
   TempFolder folder;
   const Records records = {"hello", "", "a somewhat longer record, with text"};
   for (const Compression kind : kRecordKinds) {
@@ -189,7 +189,7 @@ TEST(TfRecordReader, NoDamageGoesUnseen) {
     test::damage_at_random(bytes, 3000, [&](const std::string& damaged) {
       TfRecordReader reader(InputFile::from_memory(damaged, "x", {.compression = kind}));
       const Records found = all_records(reader);
-      // Only whole records may be lost or doubled without an error.
+      // Only whole records may be lost or duplicated without an error.
       for (const std::string& record : found) {
         EXPECT_TRUE(std::find(records.begin(), records.end(), record) != records.end()) << record;
       }
@@ -197,7 +197,7 @@ TEST(TfRecordReader, NoDamageGoesUnseen) {
   }
 }
 
-TEST(TfRecordReader, AMissingFileIsNotFound) {
+TEST(TfRecordReader, NamesAMissingFile) {
   EXPECT_TUTTI_ERROR(TfRecordReader("/nowhere/x.tfrecord"), ErrorCode::kNotFound,
                      "TfRecordReader: cannot open \"/nowhere/x.tfrecord\": No such file");
 }

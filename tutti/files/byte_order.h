@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers in files: little or big endian, at any address.
+// Loads and stores the numbers in files: little or big endian, at any alignment.
 
 #pragma once
 

@@ -49,7 +49,7 @@ Error system_error(std::string_view who, std::string_view action, std::string_vi
 
 namespace {
 
-// Deflate cannot make more than 1032 bytes of one; the rest covers what zlib holds back.
+// Deflate expands one byte to 1032 at most; the slack covers what zlib holds back.
 constexpr uint64_t kDeflateRatio = 1032;
 constexpr uint64_t kDeflateSlack = 1 << 17;
 constexpr uint64_t kUnknownSize = std::numeric_limits<uint64_t>::max();
@@ -60,7 +60,7 @@ bool is_gzip(std::string_view start) { return start.substr(0, 3) == "\x1f\x8b\x0
 
 namespace internal {
 
-/// A raw stream of bytes: a file or memory.
+/// A raw stream of bytes from a file or memory.
 class ByteSource {
  public:
   ByteSource(const std::string& path, const std::string& reader) : path_(path), reader_(reader) {
@@ -95,7 +95,7 @@ class ByteSource {
   uint64_t offset() const { return offset_; }
   const std::string& path() const { return path_; }
 
-  /// At least one byte, unless it is the end.
+  /// Reads at least one byte, except at the end.
   size_t read(char* to, size_t size) {
     if (in_memory()) {
       const std::string_view part = memory_.substr(offset_, size);
@@ -121,7 +121,7 @@ class ByteSource {
     offset_ = offset;
   }
 
-  /// Asks again at the end of what was known, since files grow.
+  /// The size, queried again if `known` exceeds it, since files grow.
   uint64_t size_beyond(uint64_t known) const {
     if (is_regular_ && known > size_) {
       struct stat status = {};
@@ -147,18 +147,18 @@ struct InputFile::Impl {
   internal::ByteSource source;
   Compression compression = Compression::kNone;
 
-  // Decoded bytes: data[begin, end) is what comes next. Plain memory is not copied: data points
-  // into it, and buffer stays empty.
+  // The decoded bytes data[begin, end) are next. Plain memory is not copied: data points into it,
+  // and buffer stays empty.
   std::vector<char> buffer;
   const char* data = nullptr;
   size_t begin = 0;
   size_t end = 0;
-  uint64_t offset = 0;  // of data[begin]
+  uint64_t offset = 0;  // Offset of data[begin].
 
-  std::vector<char> packed;  // compressed bytes not yet inflated
+  std::vector<char> packed;  // Compressed bytes, not yet inflated.
   z_stream stream = {};
   bool has_stream = false;
-  bool member_open = false;  // inside a gzip member or zlib stream
+  bool member_open = false;  // Inside a gzip member or zlib stream.
   bool stream_ended = false;
   bool any_member = false;
 
@@ -172,10 +172,10 @@ struct InputFile::Impl {
       if (is_gzip(fill(3))) {
         start_packed(Compression::kGzip);
       } else if (!source.in_memory() && source.path().ends_with(".gz")) {
-        // Read as it is, a damaged file would be garbage.
+        // Read as plain bytes, a damaged file would yield garbage.
         throw packed_error(
-            "the name ends in .gz, but the file does not begin as gzip files do. It is damaged, or "
-            "not compressed; for the latter ask for Compression::kNone.");
+            "the name ends in .gz, but the file does not begin with gzip's magic bytes. It is "
+            "damaged, or not compressed; in the latter case use Compression::kNone.");
       }
     } else if (asked != Compression::kNone) {
       start_packed(asked);
@@ -195,7 +195,7 @@ struct InputFile::Impl {
     end = source.memory().size();
   }
 
-  /// What was read ahead becomes compressed input.
+  /// Turns the bytes read ahead into compressed input.
   void start_packed(Compression kind) {
     compression = kind;
     packed.assign(std::max(options.buffer_size, end - begin), '\0');
@@ -245,7 +245,7 @@ struct InputFile::Impl {
                          packed_offset(), ": ", text));
   }
 
-  /// After one gzip member: another one, zero padding up to the end, or the end.
+  /// Whether another member follows; after a gzip member, zero padding may precede the end.
   bool next_member() {
     if (!refill_packed()) return false;
     if (!any_member) return true;
@@ -301,7 +301,7 @@ struct InputFile::Impl {
     return compression == Compression::kNone ? source.read(to, size) : inflate_some(to, size);
   }
 
-  /// At least `size` bytes from data[begin], or all that is left.
+  /// Returns at least `size` bytes from data[begin], or the rest.
   std::string_view fill(size_t size) {
     if (end - begin >= size) return available();
     if (compression == Compression::kNone && source.in_memory()) return available();
@@ -322,7 +322,7 @@ struct InputFile::Impl {
       end -= begin;
       begin = 0;
     }
-    // Doubling follows the bytes that came, not those that were promised.
+    // Doubling follows the bytes that were read, not those that a length field promised.
     if (end == buffer.size()) buffer.resize(buffer.size() * 2);
     data = buffer.data();
   }
@@ -422,7 +422,7 @@ bool InputFile::read_line(std::string_view& line) {
     }
     searched = held.size();
     if (searched > impl.options.max_read_size) {
-      throw data_loss(impl.offset, message("a line has more than the limit of ",
+      throw data_loss(impl.offset, message("a line exceeds the limit of ",
                                            impl.options.max_read_size, " bytes."));
     }
     if (impl.fill(searched + 1).size() == searched) {
@@ -439,13 +439,13 @@ void InputFile::seek(uint64_t offset) {
   const bool plain = impl.compression == Compression::kNone;
   if (offset < impl.offset && !impl.source.can_go_back()) {
     throw error(ErrorCode::kFailedPrecondition,
-                message("cannot go back from byte ", impl.offset, " to byte ", offset,
-                        " of something that is not a regular file."));
+                message("cannot seek back from byte ", impl.offset, " to byte ", offset,
+                        "; this is not a regular file."));
   }
   if (plain && impl.source.can_go_back()) {
     const uint64_t size = impl.source.size_beyond(offset);
     if (offset > size) {
-      throw data_loss(offset, message("cannot go there; the file has ", size, " bytes."));
+      throw data_loss(offset, message("cannot seek here; the file has ", size, " bytes."));
     }
     if (offset >= impl.offset && offset - impl.offset <= impl.end - impl.begin) {
       impl.take(offset - impl.offset);
@@ -463,7 +463,7 @@ void InputFile::seek(uint64_t offset) {
   while (impl.offset < offset) {
     const uint64_t wanted = std::min<uint64_t>(offset - impl.offset, impl.options.buffer_size);
     if (read(wanted).size() < wanted) {
-      throw data_loss(offset, message("cannot go there; the file has ", impl.offset, " bytes."));
+      throw data_loss(offset, message("cannot seek here; the file has ", impl.offset, " bytes."));
     }
   }
 }

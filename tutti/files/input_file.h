@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads a file, or bytes in memory, from front to back: plain, gzip or zlib. The readers of
-// the formats stand on it; what it hands out are views of its buffer. Nothing is allocated
-// on the word of a length field: memory grows with the bytes that are really there.
+// Reads a file, or bytes in memory, sequentially: plain, gzip or zlib. The readers of the
+// formats are built on it; it returns views of its buffer. It never allocates memory because
+// a length field claims so: memory grows with the bytes that are actually present.
 
 #pragma once
 
@@ -17,12 +17,11 @@
 namespace tutti::data {
 
 enum class Compression {
-  /// gzip if the file begins as gzip files do, otherwise none.
-  /// A file whose name ends in .gz but that does not begin so is kDataLoss: it is probably
-  /// damaged.
+  /// gzip if the file begins with gzip's magic bytes, otherwise none. A file without them
+  /// whose name ends in .gz is probably damaged and throws kDataLoss.
   kAuto,
   kNone,
-  kGzip,  ///< One member or several, as gzip(1) and cat make them.
+  kGzip,  ///< One or several members, as gzip(1) and cat write them.
   kZlib,
 };
 
@@ -31,20 +30,20 @@ const char* to_string(Compression compression);
 struct InputFileOptions {
   Compression compression = Compression::kAuto;
   size_t buffer_size = size_t{1} << 18;
-  /// The longest line, or run of bytes at once, that is accepted.
+  /// The longest line, or single read_exactly(), that is accepted.
   uint64_t max_read_size = uint64_t{1} << 31;
-  std::string reader = "InputFile";  ///< Who speaks in error messages.
+  std::string reader = "InputFile";  ///< The name that error messages begin with.
 };
 
 /// Not thread-safe.
 ///
-/// Errors: kNotFound if there is no such file; kDataLoss, with the file and the offset, if
-/// it ends too early or its compressed bytes are damaged; kFailedPrecondition for anything
-/// else the system refuses, with its words.
+/// Throws kNotFound if there is no such file; kDataLoss, with the file and the offset, if
+/// it is truncated or its compressed bytes are damaged; kFailedPrecondition, with the
+/// system's message, for any other failed system call.
 class InputFile {
  public:
   explicit InputFile(const std::string& path, InputFileOptions options = {});
-  /// Reads `bytes`, which must outlive it; `name` stands for the path in messages.
+  /// Reads `bytes`, which must outlive it; messages show `name` as the path.
   static InputFile from_memory(std::string_view bytes, std::string name = "memory",
                                InputFileOptions options = {});
 
@@ -52,8 +51,8 @@ class InputFile {
   InputFile& operator=(InputFile&&) noexcept;
   ~InputFile();
 
-  /// The next bytes: `size` of them, or what is left of the file. Views stay valid until
-  /// the next call. peek() does not move.
+  /// The next `size` bytes, or the rest of the file. Views stay valid until the next call.
+  /// peek() does not advance.
   std::string_view peek(size_t size);
   std::string_view read(size_t size);
 
@@ -63,25 +62,26 @@ class InputFile {
   /// The same, into the caller's memory.
   void read_exactly(void* to, uint64_t size, std::string_view what);
 
-  /// The next line without its line feed; false at the end. The last line need not have
-  /// one. A carriage return before it is left to the caller.
+  /// The next line without its line feed, which the last line may lack; false at the end.
+  /// A carriage return before the line feed is left to the caller.
   bool read_line(std::string_view& line);
 
   bool at_end() { return peek(1).empty(); }
 
-  /// How many bytes were read, after decompression.
+  /// The number of bytes read so far, after decompression.
   uint64_t offset() const;
 
-  /// Goes to an offset; beyond the end is kDataLoss. A compressed file is decompressed up
-  /// to there, from the start if need be. Going back is kFailedPrecondition for pipes.
+  /// Moves to an offset; throws kDataLoss if it is beyond the end. A compressed file is
+  /// decompressed up to there, from the start if necessary. Throws kFailedPrecondition for a
+  /// backward seek in a pipe.
   void seek(uint64_t offset);
 
-  /// No more than this many bytes follow: exact for plain files and memory, for compressed
-  /// ones the most that deflate can make of the rest, for pipes the largest number.
+  /// An upper bound on the bytes that follow: exact for plain files and memory, the most
+  /// that deflate can produce for compressed ones, the largest number for pipes.
   uint64_t remaining_at_most() const;
 
-  /// Decompresses what follows. For formats that find out by a look at their first bytes;
-  /// the file must be opened with kNone and nothing read yet.
+  /// Decompresses from here on. For formats that detect compression from their first bytes;
+  /// the file must have been opened with kNone, and nothing read yet.
   void decompress(Compression compression);
 
   const std::string& path() const;

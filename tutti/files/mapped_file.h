@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A whole file as memory. Writing to it changes the memory of this process, never the file.
+// Maps a whole file into memory. Writes change this process's memory, never the file.
 
 #pragma once
 
@@ -13,7 +13,7 @@ namespace tutti::data {
 
 class MappedFile {
  public:
-  /// Errors are those of InputFile, and name `who`.
+  /// Throws the errors of InputFile; their messages begin with `who`.
   MappedFile(const std::string& path, std::string_view who);
   ~MappedFile();
 

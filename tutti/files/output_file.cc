@@ -20,8 +20,8 @@
 namespace tutti::data {
 namespace {
 
-// A write beyond the limit on the size of files is an error of that write; the signal that comes
-// with it would end the process.
+// A write beyond the file size limit fails with EFBIG; the signal that accompanies it would
+// terminate the process.
 ssize_t write_without_signal(int descriptor, const char* bytes, size_t size) {
   sigset_t signal;
   sigset_t before;
@@ -45,11 +45,11 @@ struct OutputFile::Impl {
   OutputFileOptions options;
   std::string path;
   int descriptor = -1;
-  std::vector<char> buffer = {};  // ready for the system
+  std::vector<char> buffer = {};  // Ready to be written.
   uint64_t offset = 0;
   z_stream stream = {};
   bool packs = false;
-  bool is_broken = false;  // A write failed: what is in the file is not known.
+  bool is_broken = false;  // A write failed: the content of the file is unknown.
 
   ~Impl() {
     if (packs) ::deflateEnd(&stream);
@@ -87,7 +87,7 @@ struct OutputFile::Impl {
     if (is_broken) {
       throw Error(ErrorCode::kFailedPrecondition,
                   message(options.writer, ": ", path,
-                          ": an earlier write failed; the file is not complete."));
+                          ": an earlier write failed; the file is incomplete."));
     }
   }
 
@@ -145,7 +145,7 @@ struct OutputFile::Impl {
       ::close(std::exchange(descriptor, -1));
       throw;
     }
-    // Some file systems tell of a full disk only here. After EINTR the descriptor is gone too.
+    // Some file systems report a full disk only here. After EINTR the descriptor is closed too.
     if (::close(std::exchange(descriptor, -1)) != 0 && errno != EINTR) {
       throw internal::system_error(options.writer, "close", path, errno);
     }
@@ -160,14 +160,14 @@ OutputFile::OutputFile(const std::string& path, OutputFileOptions options)
 OutputFile::OutputFile(OutputFile&&) noexcept = default;
 
 OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
-  // The file this object held is closed as in the destructor.
+  // The file that this object held is closed as in the destructor.
   OutputFile old(std::move(*this));
   impl_ = std::move(other.impl_);
   return *this;
 }
 
 OutputFile::~OutputFile() {
-  if (impl_ == nullptr || impl_->is_broken) return;  // The error was thrown already.
+  if (impl_ == nullptr || impl_->is_broken) return;  // The error has already been thrown.
   try {
     impl_->close();
   } catch (const std::exception& error) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes a file from front to back: plain, gzip or zlib. Every failure of the system is an
-// error with its words; call close() to hear of the last one.
+// Writes a file sequentially: plain, gzip or zlib. Every failed system call throws an error with
+// the system's message; call close() to get the last one.
 
 #pragma once
 
@@ -19,13 +19,13 @@ struct OutputFileOptions {
   Compression compression = Compression::kNone;  ///< kAuto means kNone.
   int compression_level = -1;                    ///< 0 to 9, or -1 for zlib's default
   size_t buffer_size = size_t{1} << 18;
-  std::string writer = "OutputFile";  ///< Who speaks in error messages.
+  std::string writer = "OutputFile";  ///< The name that error messages begin with.
 };
 
 /// Not thread-safe.
 class OutputFile {
  public:
-  /// Makes the file, or empties the one that is there.
+  /// Creates the file, or truncates an existing one.
   explicit OutputFile(const std::string& path, OutputFileOptions options = {});
 
   OutputFile(OutputFile&&) noexcept;
@@ -35,13 +35,13 @@ class OutputFile {
 
   void write(std::string_view bytes);
 
-  /// Hands everything to the system, so that other processes see it.
+  /// Passes everything written so far to the system, so that other processes see it.
   void flush();
 
   /// Writes the rest and closes. Later calls throw kFailedPrecondition, except close().
   void close();
 
-  /// How many bytes were written, before compression.
+  /// The number of bytes written so far, before compression.
   uint64_t offset() const;
   const std::string& path() const;
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kRecordHeaderSize = 12;
 constexpr size_t kRecordFooterSize = 4;
-constexpr uint64_t kLargestRecord = uint64_t{1} << 62;  // more would overflow
+constexpr uint64_t kLargestRecord = uint64_t{1} << 62;  // A larger one would overflow.
 
 std::string hex_crc(uint32_t crc) {
   std::array<char, 12> text = {};
@@ -34,7 +34,8 @@ bool is_zlib_header(std::string_view bytes) {
   return load_big<uint16_t>(bytes.data()) % 31 == 0;
 }
 
-// A plain file may begin with the bytes of gzip by chance, but then its length has a checksum.
+// A plain file may begin with gzip's magic bytes by chance, but then the checksum of its length
+// matches.
 Compression compression_of(std::string_view start) {
   if (start.empty() || is_record_header(start)) return Compression::kNone;
   if (start.substr(0, 3) == "\x1f\x8b\x08") return Compression::kGzip;
@@ -74,12 +75,12 @@ bool TfRecordReader::next(std::string_view& record) {
       throw file_.data_loss(
           start, message("the length of a record is damaged: its checksum is ", hex_crc(found_crc),
                          ", expected ", hex_crc(length_crc),
-                         ". The file is corrupt, not a TFRecord file, or compressed in a way that "
-                         "was not asked for."));
+                         ". The file is corrupt, not a TFRecord file, or compressed in a different "
+                         "format than requested."));
     }
     if (length > options_.max_record_size) {
-      throw file_.data_loss(start, message("a record has ", length, " bytes, more than the limit ",
-                                           "max_record_size of ", options_.max_record_size, "."));
+      throw file_.data_loss(start, message("a record has ", length, " bytes, more than ",
+                                           "max_record_size, ", options_.max_record_size, "."));
     }
     const std::string_view body = file_.read_exactly(length + kRecordFooterSize, "a record");
     record = body.substr(0, length);
@@ -91,7 +92,7 @@ bool TfRecordReader::next(std::string_view& record) {
       throw file_.data_loss(start,
                             message("the record of ", length, " bytes is damaged: its checksum is ",
                                     hex_crc(actual_crc), ", expected ", hex_crc(data_crc),
-                                    ". Set skip_corrupt to go on without such records."));
+                                    ". Set skip_corrupt to skip such records."));
     }
     ++skipped_;
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TFRecord files: records of any bytes, each with checksums of its length and its data.
+// TFRecord files: records of arbitrary bytes, each with checksums of its length and its data.
 //
 //   u64 length | u32 masked crc32c of the length | data | u32 masked crc32c of the data
 //
-// All little endian; no header, no index. Compression applies to the whole file.
+// Numbers are little endian; there is no header and no index. Compression applies to the whole
+// file.
 
 #pragma once
 
@@ -19,36 +20,36 @@
 namespace tutti::data {
 
 struct TfRecordReaderOptions {
-  /// kAuto tells plain, gzip and zlib files apart by their first bytes.
+  /// kAuto distinguishes plain, gzip and zlib files by their first bytes.
   Compression compression = Compression::kAuto;
-  bool check_data = true;  ///< Compare the checksum of the data, not only that of the length.
-  /// Records whose data do not have their checksum are left out and counted. A damaged
+  bool check_data = true;  ///< Verify the checksum of the data, not only that of the length.
+  /// Records whose data do not match their checksum are skipped and counted. A damaged
   /// length is always an error: the next record cannot be found.
   bool skip_corrupt = false;
   uint64_t max_record_size = uint64_t{1} << 31;
   size_t buffer_size = size_t{1} << 18;
 };
 
-/// Reads one file from front to back. Not thread-safe.
+/// Reads one file sequentially. Not thread-safe.
 ///
-/// Throws kNotFound for a missing file, kDataLoss for a truncated or damaged one, with the
-/// file, the byte, and both checksums.
+/// Throws kNotFound for a missing file, and kDataLoss for a truncated or damaged one, with the
+/// file, the offset, and both checksums.
 class TfRecordReader {
  public:
   explicit TfRecordReader(const std::string& path, TfRecordReaderOptions options = {});
-  /// Reads from `file`, which knows its compression; options.compression is not used.
+  /// Reads from `file`, which determines the compression; options.compression is ignored.
   explicit TfRecordReader(InputFile file, TfRecordReaderOptions options = {});
 
   /// The next record, false at the end. The view is valid until the next call.
   bool next(std::string_view& record);
   bool next(std::string& record);
 
-  /// Where the next record begins, and going there. Offsets count bytes after
-  /// decompression, so a compressed file is decompressed up to it.
+  /// The offset of the next record, for seek(). Offsets count bytes after decompression, so
+  /// seek() decompresses a compressed file up to the offset.
   uint64_t position() const { return file_.offset(); }
   void seek(uint64_t position) { file_.seek(position); }
 
-  /// How many records were left out because of skip_corrupt.
+  /// The number of records skipped because of skip_corrupt.
   uint64_t skipped() const { return skipped_; }
 
  private:
@@ -62,8 +63,8 @@ struct TfRecordWriterOptions {
   int compression_level = -1;
 };
 
-/// Writes one file. Not thread-safe. Errors of the system are thrown with its words; call
-/// close() to hear of the last one.
+/// Writes one file. Not thread-safe. A failed system call throws an error with the system's
+/// message; call close() to get the last one.
 class TfRecordWriter {
  public:
   explicit TfRecordWriter(const std::string& path, TfRecordWriterOptions options = {});
