@@ -60,12 +60,12 @@ void set_random_serial(X509* certificate) {
   TUTTI_CHECK(BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate)) != nullptr);
 }
 
-/// A certificate that lacks its extensions and its signature.
+/// Makes a certificate that still lacks extensions and a signature.
 Handle<X509> make_certificate(EVP_PKEY* key, const std::string& name, std::chrono::hours validity) {
   Handle<X509> certificate(X509_new());
   TUTTI_CHECK(certificate != nullptr && X509_set_version(certificate.get(), 2) == 1);
   set_random_serial(certificate.get());
-  constexpr long kClockSkew = 3600;  // the clocks of the machines of a job may differ
+  constexpr long kClockSkew = 3600;  // The clocks of a job's machines may differ.
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -kClockSkew);
   X509_time_adj_ex(X509_getm_notAfter(certificate.get()), static_cast<int>(validity.count() / 24),
                    static_cast<long>(validity.count() % 24) * 3600, nullptr);
@@ -98,7 +98,7 @@ void write_new_file(const std::filesystem::path& path, const std::string& text, 
   if (!written) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message("make_throwaway_ca: cannot write ", path.string(), ": ",
-                        std::generic_category().message(code), ". Give a new folder."));
+                        std::generic_category().message(code), ". Choose a new folder."));
   }
 }
 
@@ -115,7 +115,7 @@ bool consists_of(const std::string& text, std::string_view others) {
          });
 }
 
-/// "DNS:hostA,IP:10.0.0.1": what X509V3 reads. The check keeps other things out of it.
+/// "DNS:hostA,IP:10.0.0.1", as X509V3 expects it. The checks prevent injection of other fields.
 std::string alternative_names(const TaskCertificate& task) {
   std::string names;
   for (const std::string& host : task.hosts) {
@@ -143,8 +143,8 @@ void check_tasks(const std::vector<TaskCertificate>& tasks, std::chrono::hours v
   if (tasks.empty() || validity.count() < 1 || validity.count() > 24L * 3650) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        "make_throwaway_ca: there must be at least one task, and a validity of an hour to ten "
-        "years.");
+        "make_throwaway_ca: at least one task and a validity from one hour to ten years are "
+        "required.");
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tutti-certs: certificates for the machines of one job, from a shell.
+// tutti-certs makes certificates for the machines of one job.
 
 #include <chrono>
 #include <cstdio>
@@ -18,15 +18,15 @@ namespace {
 constexpr const char* kHelp =
     R"(Usage: tutti-certs --hosts HOST,HOST,... --out FOLDER [--days N]
 
-Makes a throw-away certificate authority and one certificate per host, for mutual TLS between the
-processes of one job. FOLDER gets ca.pem, and HOST.pem and HOST.key for each host; the key of the
-authority is not kept. Copy ca.pem and its own two files to each host.
+Creates a throw-away certificate authority and one certificate per host, for mutual TLS between the
+processes of one job. Writes ca.pem, and HOST.pem and HOST.key for each host, to FOLDER; the key of
+the authority is discarded. Copy ca.pem and the host's own two files to each host.
 
-  --hosts  host names or IP addresses under which the machines reach each other. Several names of
-           one machine are joined by +: hostA+10.0.0.1 (the first gives the files their name).
-  --out    folder for the files; must not have them yet
-  --days   how long the certificates are valid, 30 if not given
-  --help   this text
+  --hosts  host names or IP addresses at which the machines reach each other. Join several names of
+           one machine with +, as in hostA+10.0.0.1; the first one names the files.
+  --out    folder for the files, which must not exist yet
+  --days   validity of the certificates in days, 30 by default
+  --help   print this text
 )";
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -70,7 +70,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   const int number = std::atoi(days.c_str());
   if (hosts.empty() || out.empty() || number < 1) {
-    return wrong_usage("--hosts and --out are needed, and --days must be a number");
+    return wrong_usage("--hosts and --out are required, and --days must be a positive number");
   }
   std::vector<tutti::cli::TaskCertificate> tasks;
   for (const std::string& host : split(hosts, ',')) {
