@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hostile and slow connections: honest ones must be served all the same.
+// Hostile and slow connections must not keep honest ones from being served.
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -64,7 +64,7 @@ TEST(Acceptor, ServesAfterAFloodOfGarbageWithFewFileDescriptors) {
   EXPECT_EQ(channel->call("echo", "still here", soon()), "still here");
 }
 
-TEST(Acceptor, SlowHandshakesHoldUpNobodyAndEnd) {
+TEST(Acceptor, EndsSlowHandshakesThatDelayNoOther) {
   tutti::test::LogCapture log;
   ServerOptions options = server_options();
   options.handshake_timeout = milliseconds(300);
@@ -78,10 +78,10 @@ TEST(Acceptor, SlowHandshakesHoldUpNobodyAndEnd) {
   EXPECT_EQ(connect(server)->call("echo", "quick", soon()), "quick");
   for (const FileDescriptor& fd : slow) EXPECT_TRUE(is_closed(fd));
   EXPECT_GE(log.count("did not prove the job secret within 300 ms"), 1);
-  EXPECT_LE(log.count("turned away"), 20);  // not a line for each
+  EXPECT_LE(log.count(" refused "), 20);  // There is not a line for each.
 }
 
-TEST(Acceptor, SaysInTheLogWhoSpokeWhat) {
+TEST(Acceptor, LogsWhichPeerSpokeWhichProtocol) {
   tutti::test::LogCapture log;
   Server server(server_options());
   const FileDescriptor web = open_socket(server.address());
@@ -94,7 +94,7 @@ TEST(Acceptor, SaysInTheLogWhoSpokeWhat) {
   EXPECT_EQ(log.count("it speaks TLS, for which this server has no certificates"), 1);
 }
 
-TEST(Acceptor, BytesOfTheServerSentBackAreNoProof) {
+TEST(Acceptor, DoesNotAcceptItsOwnBytesAsProof) {
   Server server(server_options());
   server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
   const internal::FileDescriptor fd = open_socket(server.address());
@@ -118,15 +118,15 @@ TEST(Acceptor, BytesOfTheServerSentBackAreNoProof) {
   EXPECT_TRUE(is_closed(fd));
 }
 
-TEST(Acceptor, TheNumberOfConnectionsIsLimitedAndFreedAgain) {
+TEST(Acceptor, LimitsConnectionsAndFreesClosedOnes) {
   ServerOptions options = server_options();
   options.max_connections = 4;
   Server server(options);
   server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < 4; ++i) channels.push_back(connect(server));
-  // Connecting is tried again until the deadline, so this asks for more time only if a first answer
-  // took longer.
+  // connect() retries until the deadline, so this allows more time only if the first response took
+  // longer.
   std::string refusal;
   ErrorCode code = {};
   for (auto limit = milliseconds(100); refusal.find("too many connections") == std::string::npos;
@@ -147,7 +147,7 @@ TEST(Acceptor, TheNumberOfConnectionsIsLimitedAndFreedAgain) {
   EXPECT_EQ(connect(server)->call("echo", "y", soon()), "y");
 }
 
-// As if the process might open only so many files, while this lives.
+// Limits how many files the process may open, while it lives.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t limit) {
@@ -161,7 +161,7 @@ class DescriptorLimit {
   rlimit before_ = {};
 };
 
-TEST(Acceptor, OfTooManySilentGuestsTheOldestLeave) {
+TEST(Acceptor, DropsTheOldestOfTooManySilentGuests) {
   constexpr rlim_t kDescriptors = 160;
   constexpr size_t kGuests = kDescriptors / 4;
   constexpr size_t kMore = 10;
@@ -177,9 +177,9 @@ TEST(Acceptor, OfTooManySilentGuestsTheOldestLeave) {
   std::vector<FileDescriptor> silent;
   for (size_t i = 0; i < kGuests + kMore; ++i) silent.push_back(open_socket(server->address()));
   for (size_t i = 0; i < kMore; ++i) ASSERT_TRUE(is_closed(silent[i])) << i;
-  EXPECT_GE(log.count("it was slow while many others came"), 1) << log.text();
+  EXPECT_GE(log.count("it was slow while many others connected"), 1) << log.text();
   EXPECT_EQ(connect(*server)->call("echo", "quick", soon()), "quick");
-  // Only those who had to leave for others did.
+  // Only those that had to make room were dropped.
   for (size_t i = kMore + 1; i < silent.size(); ++i) {
     EXPECT_FALSE(internal::wait_for(silent[i].get(), POLLIN, Deadline::after(milliseconds(0))))
         << i;

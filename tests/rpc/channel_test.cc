@@ -29,7 +29,7 @@ namespace tutti::rpc::channel_test {
 
 using namespace tutti::rpc::test;  // NOLINT
 
-TEST(Channel, CallsAndGetsTheAnswer) {
+TEST(Channel, CallsAndGetsTheResponse) {
   Server server(server_options());
   server.handle("echo", [](const Caller& caller, std::string_view request) {
     return caller.address.substr(0, 10) + std::string(request);
@@ -41,7 +41,7 @@ TEST(Channel, CallsAndGetsTheAnswer) {
   EXPECT_EQ(channel->call("echo", large, soon()).size(), large.size() + 10);
 }
 
-TEST(Channel, ErrorsOfHandlersKeepCodeAndText) {
+TEST(Channel, KeepsCodeAndTextOfAHandlersError) {
   Server server(server_options());
   server.handle("fail", [](const Caller&, std::string_view request) -> std::string {
     if (request == "plain") throw std::runtime_error("a plain exception");
@@ -56,7 +56,7 @@ TEST(Channel, ErrorsOfHandlersKeepCodeAndText) {
                      server.address());
 }
 
-TEST(Channel, ADeadlineEndsACall) {
+TEST(Channel, EndsACallAtItsDeadline) {
   Server server(server_options());
   std::atomic<bool> over{false};
   server.handle_deferred("never", [&](const Caller&, std::string_view, const Reply& reply) {
@@ -69,8 +69,8 @@ TEST(Channel, ADeadlineEndsACall) {
   EXPECT_TRUE(eventually([&] { return over.load(); }));
 }
 
-TEST(Channel, CallsGoBothWaysAtOnceAndHandlersMayBlockAndCall) {
-  std::shared_ptr<Channel> to_second;  // outlives the handlers that use it
+TEST(Channel, CallsBothWaysAtOnceWhileHandlersBlockAndCall) {
+  std::shared_ptr<Channel> to_second;  // Outlives the handlers that use it.
   Server first(server_options());
   Server second(server_options());
   const auto to_first = connect(first);
@@ -91,14 +91,14 @@ TEST(Channel, CallsGoBothWaysAtOnceAndHandlersMayBlockAndCall) {
   EXPECT_EQ(good, 160);
 }
 
-TEST(Channel, ADroppedReplyIsAnError) {
+TEST(Channel, ReportsADroppedReply) {
   Server server(server_options());
   server.handle_deferred("drop", [](const Caller&, std::string_view, const Reply&) {});
   EXPECT_TUTTI_ERROR(connect(server)->call("drop", "", soon()), ErrorCode::kInternal,
-                     "without an answer");
+                     "without a response");
 }
 
-TEST(Channel, ConnectWaitsForAPeerThatStartsLate) {
+TEST(Channel, WaitsForAPeerThatStartsLate) {
   const std::string address = [] { return Server(server_options()).address(); }();
   std::vector<std::string> reasons;
   std::unique_ptr<Server> server;
@@ -116,7 +116,7 @@ TEST(Channel, ConnectWaitsForAPeerThatStartsLate) {
   EXPECT_TUTTI_ERROR(channel->call("x", "", soon()), ErrorCode::kUnimplemented);
 }
 
-TEST(Channel, AnUnknownNameIsRetriedAndThenNamed) {
+TEST(Channel, RetriesAnUnknownNameAndThenNamesIt) {
   int attempts = 0;
   ChannelOptions options = channel_options();
   options.on_waiting = [&](const std::string&) { ++attempts; };
@@ -128,7 +128,7 @@ TEST(Channel, AnUnknownNameIsRetriedAndThenNamed) {
                      "hostA:4321");
 }
 
-TEST(Channel, AnotherProtocolIsRecognised) {
+TEST(Channel, RecognizesAnotherProtocol) {
   internal::FileDescriptor listener = internal::listen_on({"127.0.0.1", 0});
   const std::string address = "127.0.0.1:" + std::to_string(internal::local_port(listener.get()));
   std::thread stranger([&] {
@@ -145,14 +145,14 @@ TEST(Channel, AnotherProtocolIsRecognised) {
   stranger.join();
 }
 
-TEST(Channel, AKilledPeerIsNoticedAndNamed) {
+TEST(Channel, DetectsAndNamesAKilledPeer) {
   const PeerProcess peer({kSecret});
   const auto channel = Channel::connect(peer.address(), channel_options(), soon());
   EXPECT_EQ(channel->call("echo", "alive", soon()), "alive");
   BrokenFlag broken;
   auto stream = channel->open_stream("data", "", broken.callback());
   std::thread killer([&] {
-    while (true) {  // a call that waits, seen from another one
+    while (true) {  // Shows that one call waits while others are served.
       if (channel->call("echo", "x", soon()) == "x") break;
     }
     peer.signal(SIGKILL);
@@ -164,7 +164,7 @@ TEST(Channel, AKilledPeerIsNoticedAndNamed) {
   EXPECT_NE(what_of(broken.why()).find(peer.address()), std::string::npos);
 }
 
-TEST(Channel, AStoppedPeerIsFoundByKeepalive) {
+TEST(Channel, DetectsAStoppedPeerByKeepalive) {
   const PeerProcess peer({kSecret});
   ChannelOptions options = channel_options();
   options.keepalive_interval = std::chrono::milliseconds(200);
@@ -175,7 +175,7 @@ TEST(Channel, AStoppedPeerIsFoundByKeepalive) {
   EXPECT_TUTTI_ERROR(channel->call("never", "", soon()), ErrorCode::kUnavailable, peer.address());
 }
 
-TEST(Server, StoppingAnswersCallsThatWait) {
+TEST(Server, AnswersWaitingCallsWhenItStops) {
   Server server(server_options());
   std::vector<Reply> kept;
   std::atomic<bool> asked{false};
@@ -195,7 +195,7 @@ TEST(Server, StoppingAnswersCallsThatWait) {
   server.stop();
 }
 
-TEST(Server, OptionsAreChecked) {
+TEST(Server, ChecksItsOptions) {
   EXPECT_TUTTI_ERROR(Server({.max_message_bytes = 1}), ErrorCode::kInvalidArgument,
                      "max_message_bytes");
   EXPECT_TUTTI_ERROR(Server({.max_connections = 0}), ErrorCode::kInvalidArgument,
@@ -214,7 +214,7 @@ TEST(Message, CopiesAcrossPieces) {
   message.copy_to(2, std::as_writable_bytes(std::span(part)));
   EXPECT_EQ(part, "cdef");
   EXPECT_TUTTI_ERROR(message.copy_to(4, std::as_writable_bytes(std::span(part))),
-                     ErrorCode::kInvalidArgument, "4 bytes from 4");
+                     ErrorCode::kInvalidArgument, "4 bytes from offset 4");
 }
 
 }  // namespace tutti::rpc::channel_test

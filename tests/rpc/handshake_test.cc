@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The proof of the job secret, frame by frame: neither side accepts anything but the right bytes.
+// The proof of the job secret, frame by frame: either side accepts only the right bytes.
 
 #include "tutti/rpc/internal/handshake.h"
 
@@ -22,9 +22,9 @@ using internal::FrameStatus;
 using internal::kNonceBytes;
 using internal::ServerHandshake;
 
-constexpr size_t kPayload = 16;  // where the nonce or the proof begins
+constexpr size_t kPayload = 16;  // The nonce or the proof begins here.
 
-// Both sides, up to the proof of the client.
+// Both sides, up to the client's proof.
 struct Exchange {
   Exchange() {
     challenge = server.on_frame(client.hello()).value();
@@ -57,14 +57,14 @@ TEST(Handshake, AClientAcceptsOnlyTheProofOfItsOwnSecret) {
   expect_refused(exchange.client, zeros);
 }
 
-TEST(Handshake, AClientDoesNotTakeItsOwnProofBack) {
+TEST(Handshake, AClientDoesNotAcceptItsOwnProof) {
   Exchange exchange;
   FrameBytes echo = exchange.proof;
   echo[9] = static_cast<std::byte>(FrameKind::kVerdict);
   expect_refused(exchange.client, echo);
 }
 
-TEST(Handshake, AProofIsWorthNothingOnAnotherConnection) {
+TEST(Handshake, AProofIsInvalidOnAnotherConnection) {
   Exchange first;
   Exchange second;
   const FrameBytes verdict = first.server.on_frame(first.proof).value();

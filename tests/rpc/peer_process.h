@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A server in a process of its own, which tests may stop or kill. Started by spawn and exec.
+// A server in its own process, which tests may stop or kill. Started by spawn and exec.
 
 #pragma once
 

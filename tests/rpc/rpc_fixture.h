@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of rpc share: options with a secret, receivers that collect, deadlines.
+// Shared by the tests of rpc: options with a secret, receivers that collect, deadlines.
 
 #pragma once
 
@@ -62,7 +62,7 @@ inline std::string what_of(const std::exception_ptr& error) {
   }
 }
 
-/// Collects what one stream brings. Thread-safe.
+/// Collects the messages of one stream. Thread-safe.
 class Collector : public StreamReceiver {
  public:
   bool on_message(Message message) override {

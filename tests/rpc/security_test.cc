@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Secrets and certificates: who is let in, and what the others are told.
+// Secrets and certificates: which peers are admitted, and what the others are told.
 
 #include "tutti/rpc/security.h"
 
@@ -34,7 +34,7 @@ using cli::certificates_in;
 using cli::make_throwaway_ca;
 using tutti::test::TempFolder;
 
-/// Sets a variable of the environment, and puts the old value back.
+/// Sets an environment variable, and restores the old value.
 class EnvironmentVariable {
  public:
   EnvironmentVariable(const char* name, const std::string& value) : name_(name) {
@@ -52,7 +52,7 @@ void add_echo(Server& server) {
   server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
 }
 
-TEST(JobSecret, OptionsWinOverTheEnvironmentAndThatOverFiles) {
+TEST(JobSecret, PrefersOptionsToTheEnvironmentAndThatToFiles) {
   const TempFolder folder;
   tutti::test::write_file(folder.path("secret"), "from a file, long enough\n");
   chmod(folder.path("secret").c_str(), 0600);
@@ -69,7 +69,7 @@ TEST(JobSecret, OptionsWinOverTheEnvironmentAndThatOverFiles) {
   EXPECT_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
-TEST(JobSecret, ThatOfTheUserIsMadeOnceAndPrivate) {
+TEST(JobSecret, CreatesThePrivateOneOfTheUserOnce) {
   const TempFolder folder;
   const EnvironmentVariable runtime("XDG_RUNTIME_DIR", folder.path(""));
   const EnvironmentVariable none("TUTTI_JOB_SECRET", "");
@@ -90,7 +90,7 @@ TEST(JobSecret, ThatOfTheUserIsMadeOnceAndPrivate) {
   EXPECT_TUTTI_ERROR(find_job_secret({}, true), ErrorCode::kFailedPrecondition, path);
 }
 
-TEST(JobSecret, AFileThatOthersCanReadOrChangeIsRefusedWhereverItIs) {
+TEST(JobSecret, RefusesAnyFileThatOthersCanReadOrChange) {
   const TempFolder folder;
   const std::string own = folder.path("tutti/job_secret");
   const std::string given = folder.path("secret");
@@ -115,7 +115,7 @@ TEST(JobSecret, AFileThatOthersCanReadOrChangeIsRefusedWhereverItIs) {
   }
 }
 
-TEST(JobSecret, ShortAndMissingOnesAreErrorsThatDoNotTellThem) {
+TEST(JobSecret, RefusesShortAndMissingOnesWithoutRevealingThem) {
   try {
     find_job_secret(with_secret("hunter2"), true);
     FAIL();
@@ -140,7 +140,7 @@ TEST(SecurityOptions, TakeCertificatesFromTheEnvironmentUnlessTheyHaveSome) {
   EXPECT_EQ(given.ca_file + given.certificate_file + given.key_file, "other.pem");
 }
 
-TEST(IsLoopback, LooksAtTheHostOnly) {
+TEST(IsLoopback, ConsidersOnlyTheHost) {
   for (const char* address : {"localhost:1", "127.0.0.1:0", "127.9.9.9:1", "[::1]:80"}) {
     EXPECT_TRUE(is_loopback(address)) << address;
   }
@@ -154,7 +154,7 @@ TEST(IsLoopback, LooksAtTheHostOnly) {
   }
 }
 
-TEST(Security, WithoutSecretOnlyLoopbackIsServed) {
+TEST(Security, ServesOnlyLoopbackWithoutASecret) {
   const EnvironmentVariable none("TUTTI_JOB_SECRET", "");
   const EnvironmentVariable no_file("TUTTI_JOB_SECRET_FILE", "");
   EXPECT_TUTTI_ERROR(Server({.address = "0.0.0.0:0"}), ErrorCode::kFailedPrecondition,
@@ -163,23 +163,23 @@ TEST(Security, WithoutSecretOnlyLoopbackIsServed) {
   EXPECT_GT(open.port(), 0);
 }
 
-TEST(Security, APortInUseIsNamed) {
+TEST(Security, NamesAPortInUse) {
   const Server server(server_options());
   EXPECT_TUTTI_ERROR(Server({.address = server.address(), .security = with_secret()}),
                      ErrorCode::kUnavailable, server.address(), "Another process listens");
 }
 
-TEST(Security, AnotherSecretIsRefusedAndBothSidesSayWhy) {
+TEST(Security, RefusesADifferentSecretAndBothSidesSayWhy) {
   tutti::test::LogCapture log;
   Server server(server_options());
   EXPECT_TUTTI_ERROR(connect(server, {.security = with_secret(kOtherSecret)}),
                      ErrorCode::kFailedPrecondition, server.address(), "job secrets differ",
                      "SecurityOptions::job_secret");
-  EXPECT_TRUE(eventually([&] { return log.count("another job secret") == 1; })) << log.text();
+  EXPECT_TRUE(eventually([&] { return log.count("a different job secret") == 1; })) << log.text();
   EXPECT_EQ(log.count(kSecret) + log.count(kOtherSecret), 0);
 }
 
-/// Certificates of one job, and of another.
+/// The certificates of two jobs.
 struct Certificates {
   Certificates() {
     make_throwaway_ca(folder.path("job"), {{"a", {"localhost", "127.0.0.1"}}, {"b", {"hostB"}}});
@@ -195,7 +195,7 @@ struct Certificates {
 
 ChannelOptions with(const SecurityOptions& security) { return {.security = security}; }
 
-TEST(Tls, MembersOfTheJobTalk) {
+TEST(Tls, ConnectsMembersOfTheJob) {
   const Certificates files;
   Server server({.security = files.of("job", "a", kSecret)});
   add_echo(server);
@@ -224,38 +224,39 @@ TEST(Tls, ASecretIsOptionalButMustAgree) {
     EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "b", secret))),
                        ErrorCode::kFailedPrecondition, server.address(), "job secrets differ");
   }
-  EXPECT_GE(log.count("another job secret, or none"), 2);
+  EXPECT_GE(log.count("a different job secret, or none"), 2);
 }
 
-TEST(Tls, OthersAreRefusedWithAHint) {
+TEST(Tls, RefusesOthersWithAHint) {
   tutti::test::LogCapture log;
   const Certificates files;
   Server server({.security = files.of("job", "a", kSecret)});
   add_echo(server);
-  // Without certificates at all.
+  // This one has no certificates.
   EXPECT_TUTTI_ERROR(connect(server, channel_options()), ErrorCode::kFailedPrecondition,
-                     server.address(), "demands TLS", "ca_file");
-  // Signed by another CA, which it also trusts.
+                     server.address(), "requires TLS", "ca_file");
+  // This one is signed by another CA, which it also trusts.
   EXPECT_TUTTI_ERROR(connect(server, with(files.of("other", "a", kSecret))),
-                     ErrorCode::kFailedPrecondition, server.address(), "certificates");
-  // Signed by another CA, but trusts the right one.
+                     ErrorCode::kFailedPrecondition, server.address(), "is each certificate");
+  // This one is signed by another CA, but trusts the right one.
   SecurityOptions mixed = files.of("other", "a", kSecret);
   mixed.ca_file = files.of("job", "a").ca_file;
   EXPECT_TUTTI_ERROR(connect(server, with(mixed)), ErrorCode::kFailedPrecondition, server.address(),
                      "signed by the other's CA");
-  EXPECT_TRUE(eventually([&] { return log.count("has no TLS, which this server demands") == 1; }));
-  // And still serves its own.
+  EXPECT_TRUE(
+      eventually([&] { return log.count("does not use TLS, which this server requires") == 1; }));
+  // The server still serves its own job.
   EXPECT_EQ(connect(server, with(files.of("job", "b", kSecret)))->call("echo", "x", soon()), "x");
 }
 
 TEST(Tls, TheServersCertificateMustNameTheHost) {
   const Certificates files;
-  Server server({.security = files.of("job", "b", kSecret)});  // for hostB, not 127.0.0.1
+  Server server({.security = files.of("job", "b", kSecret)});  // Names hostB, not 127.0.0.1.
   EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "a", kSecret))),
                      ErrorCode::kFailedPrecondition, server.address(), "name this host");
 }
 
-TEST(Tls, AClientWithTlsAtAPlainServerIsToldSo) {
+TEST(Tls, TellsAClientWithTlsThatTheServerIsPlain) {
   tutti::test::LogCapture log;
   const Certificates files;
   Server server(server_options());
@@ -264,7 +265,7 @@ TEST(Tls, AClientWithTlsAtAPlainServerIsToldSo) {
   EXPECT_GE(log.count("it speaks TLS"), 1);
 }
 
-TEST(Tls, FilesAreChecked) {
+TEST(Tls, ChecksItsFiles) {
   const Certificates files;
   SecurityOptions options = files.of("job", "a");
   options.key_file.clear();
@@ -284,8 +285,8 @@ TEST(Tls, FilesAreChecked) {
                      ErrorCode::kInvalidArgument, "a,DNS:evil");
 }
 
-// Whoever begins TLS counts: gRPC has the socket from then on.
-TEST(Tls, TheNumberOfConnectionsIsLimitedAndFreedAgain) {
+// Every peer that begins TLS counts: gRPC owns the socket from then on.
+TEST(Tls, LimitsConnectionsAndFreesClosedOnes) {
   tutti::test::LogCapture log;
   const Certificates files;
   ServerOptions options{.security = files.of("job", "a", kSecret)};
@@ -308,7 +309,7 @@ TEST(Tls, TheNumberOfConnectionsIsLimitedAndFreedAgain) {
     try {
       return connect(server, with(files.of("job", "b", kSecret)))->call("echo", "x", soon()) == "x";
     } catch (const Error&) {
-      return false;  // gRPC has not noticed yet that they are gone
+      return false;  // gRPC has not yet detected that they are gone.
     }
   };
   EXPECT_TRUE(eventually(served));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams: order, memory, pauses, ends of all kinds.
+// Streams: order, memory, pauses, and every kind of end.
 
 #include <atomic>
 #include <memory>
@@ -20,7 +20,7 @@ namespace tutti::rpc::stream_test {
 
 using namespace tutti::rpc::test;  // NOLINT
 
-/// A server whose method "data" collects.
+/// A server whose method "data" collects messages.
 struct Receiving {
   explicit Receiving(ServerOptions options = server_options()) : server(std::move(options)) {
     server.handle_stream("data", [this](const Caller&, std::string_view text,
@@ -43,7 +43,7 @@ struct Receiving {
   Server server;
 };
 
-TEST(SendStream, MessagesArriveInOrderAndTheEndIsSeen) {
+TEST(SendStream, DeliversMessagesInOrderAndThenTheEnd) {
   Receiving peer;
   const auto channel = connect(peer.server);
   BrokenFlag broken;
@@ -68,7 +68,7 @@ TEST(SendStream, MessagesArriveInOrderAndTheEndIsSeen) {
   EXPECT_EQ(broken.count(), 0);
 }
 
-TEST(SendStream, LargeBodiesAreNotCopiedAndReleasedOnce) {
+TEST(SendStream, DoesNotCopyLargeBodiesAndReleasesThemOnce) {
   Receiving peer;
   const auto channel = connect(peer.server);
   auto stream = channel->open_stream("data", "", {});
@@ -80,7 +80,7 @@ TEST(SendStream, LargeBodiesAreNotCopiedAndReleasedOnce) {
   }
   for (size_t i = 0; i < bodies.size(); ++i) {
     ASSERT_TRUE(eventually([&] { return released[i] == 1; })) << released[i];
-    bodies[i].assign(bodies[i].size(), '!');  // what is released may be changed
+    bodies[i].assign(bodies[i].size(), '!');  // Released memory may be changed.
   }
   stream->close();
   ASSERT_TRUE(eventually([&] { return peer.collector->closed(); }));
@@ -92,7 +92,7 @@ TEST(SendStream, LargeBodiesAreNotCopiedAndReleasedOnce) {
   }
 }
 
-TEST(SendStream, APausedReceiverSlowsTheSenderDownAndHoldsUpNobodyElse) {
+TEST(SendStream, APausedReceiverSlowsDownOnlyItsSender) {
   Receiving peer;
   peer.collector->pause_after(1);
   peer.server.handle("echo",
@@ -107,7 +107,7 @@ TEST(SendStream, APausedReceiverSlowsTheSenderDownAndHoldsUpNobodyElse) {
   ASSERT_TRUE(eventually([&] { return peer.collector->count() == 1; }));
   EXPECT_EQ(channel->call("echo", "free", soon()), "free");
   EXPECT_EQ(peer.collector->count(), 1u);
-  EXPECT_LT(sent, kMessages);  // the rest waits at the sender
+  EXPECT_LT(sent, kMessages);  // The rest waits at the sender.
   stream->close();
   for (size_t i = 2; i <= kMessages; ++i) {
     peer.handle()->resume();
@@ -117,11 +117,11 @@ TEST(SendStream, APausedReceiverSlowsTheSenderDownAndHoldsUpNobodyElse) {
   ASSERT_TRUE(eventually([&] { return peer.collector->closed(); }));
   EXPECT_EQ(what_of(peer.collector->why()), "");
   EXPECT_TRUE(eventually([&] { return sent == kMessages; })) << sent;
-  peer.handle()->resume();  // nothing happens
+  peer.handle()->resume();  // Does nothing.
   peer.handle()->cancel();
 }
 
-TEST(SendStream, WhenTheReceiverCancelsTheSenderLearnsIt) {
+TEST(SendStream, TellsTheSenderWhenTheReceiverCancels) {
   Receiving peer;
   peer.collector->pause_after(1);
   const auto channel = connect(peer.server);
@@ -131,14 +131,14 @@ TEST(SendStream, WhenTheReceiverCancelsTheSenderLearnsIt) {
   ASSERT_TRUE(eventually([&] { return peer.collector->count() == 1; }));
   peer.handle()->cancel();
   ASSERT_TRUE(eventually([&] { return peer.collector->closed() && broken.count() == 1; }));
-  EXPECT_NE(what_of(peer.collector->why()).find("cancelled by its receiver"), std::string::npos);
+  EXPECT_NE(what_of(peer.collector->why()).find("cancelled by the receiver"), std::string::npos);
   EXPECT_NE(what_of(broken.why()).find(peer.server.address()), std::string::npos);
   std::atomic<int> failed{0};
   stream->send(bytes_of("two"), {}, [&](bool ok) { failed += ok ? 100 : 1; });
   EXPECT_TRUE(eventually([&] { return failed == 1; }));
 }
 
-TEST(SendStream, WhenTheSenderCancelsOrGoesTheReceiverLearnsIt) {
+TEST(SendStream, TellsTheReceiverWhenTheSenderCancelsOrDies) {
   for (const bool destroy : {false, true}) {
     Receiving peer;
     const auto channel = connect(peer.server);
@@ -154,7 +154,7 @@ TEST(SendStream, WhenTheSenderCancelsOrGoesTheReceiverLearnsIt) {
   }
 }
 
-TEST(SendStream, AnErrorOfTheReceiverOrHandlerReachesTheSender) {
+TEST(SendStream, PassesErrorsOfReceiverAndHandlerToTheSender) {
   Server server(server_options());
   class Thrower : public Collector {
     bool on_message(Message) override { throw Error(ErrorCode::kDataLoss, "cannot read this"); }
@@ -184,7 +184,7 @@ TEST(SendStream, AnErrorOfTheReceiverOrHandlerReachesTheSender) {
   EXPECT_TUTTI_ERROR(std::rethrow_exception(unknown.why()), ErrorCode::kUnimplemented, "\"other\"");
 }
 
-TEST(SendStream, SizesAreChecked) {
+TEST(SendStream, ChecksSizes) {
   ServerOptions small = server_options();
   small.max_message_bytes = small.max_call_bytes = 1 << 16;
   Receiving peer(small);
@@ -196,7 +196,7 @@ TEST(SendStream, SizesAreChecked) {
   const std::string huge(17 << 20, 'x');
   EXPECT_TUTTI_ERROR(stream->send({}, bytes_of(huge), [](bool) { FAIL(); }),
                      ErrorCode::kInvalidArgument, "max_message_bytes");
-  // Allowed here, too large there.
+  // The client allows this size, the server does not.
   const std::string large(1 << 20, 'x');
   std::atomic<bool> released{false};
   stream->send({}, bytes_of(large), [&](bool) { released = true; });
@@ -208,7 +208,7 @@ TEST(SendStream, SizesAreChecked) {
   EXPECT_ANY_THROW(channel->call("echo", large, soon()));
 }
 
-TEST(SendStream, AnAbortedChannelReleasesEverythingAtOnce) {
+TEST(SendStream, ReleasesEverythingImmediatelyWhenTheChannelAborts) {
   Receiving peer;
   peer.collector->pause_after(1);
   const auto channel = connect(peer.server);
@@ -225,7 +225,7 @@ TEST(SendStream, AnAbortedChannelReleasesEverythingAtOnce) {
   EXPECT_TRUE(eventually([&] { return peer.collector->closed(); }));
 }
 
-TEST(SendStream, StoppingTheServerBreaksItsStreams) {
+TEST(SendStream, BreaksWhenTheServerStops) {
   Receiving peer;
   const auto channel = connect(peer.server);
   BrokenFlag broken;

@@ -24,8 +24,8 @@ void check_channel_options(const ChannelOptions& options) {
   if (options.max_message_bytes < 1024 || options.max_message_bytes > (size_t{1} << 30) ||
       options.keepalive_interval.count() < 1 || options.keepalive_timeout.count() < 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                "rpc::Channel: max_message_bytes must be 1 KB to 1 GB, and keepalive_interval and "
-                "keepalive_timeout at least 1 ms.");
+                "rpc::Channel: max_message_bytes must be from 1 KB to 1 GB, and keepalive_interval "
+                "and keepalive_timeout at least 1 ms.");
   }
 }
 
@@ -62,10 +62,9 @@ class Channel::Impl {
 std::string Channel::Impl::call(const std::string& method, std::string_view request,
                                 Deadline deadline) {
   if (request.size() > max_message_bytes_) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        message("rpc::Channel: a request of ", request.size(), " bytes for ", address_,
-                " is larger than ", max_message_bytes_, " (ChannelOptions::max_message_bytes)."));
+    throw Error(ErrorCode::kInvalidArgument,
+                message("rpc::Channel: a request of ", request.size(), " bytes for ", address_,
+                        " exceeds ", max_message_bytes_, " (ChannelOptions::max_message_bytes)."));
   }
   const auto context = std::make_shared<grpc::ClientContext>();
   internal::set_call_deadline(*context, deadline);
@@ -79,15 +78,15 @@ std::string Channel::Impl::call(const std::string& method, std::string_view requ
       *connection_.channel, *context, std::string(internal::kMethodPrefix) + method, out, in);
   open_calls_->remove(context);
   if (!status.ok()) fail_call(method, status);
-  return internal::open_answer(in, message("rpc: call of \"", method, "\" at ", address_));
+  return internal::open_answer(in, message("rpc: call to \"", method, "\" at ", address_));
 }
 
 void Channel::Impl::fail_call(const std::string& method, const grpc::Status& status) const {
-  const std::string who = message("rpc: call of \"", method, "\" at ", address_);
+  const std::string who = message("rpc: call to \"", method, "\" at ", address_);
   const std::string text = printable(status.error_message());
   switch (status.error_code()) {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
-      throw Error(ErrorCode::kDeadlineExceeded, message(who, ": no answer before the deadline."));
+      throw Error(ErrorCode::kDeadlineExceeded, message(who, ": no response before the deadline."));
     case grpc::StatusCode::UNAVAILABLE:
     case grpc::StatusCode::CANCELLED:
       throw Error(ErrorCode::kUnavailable, message(who, ": the connection is broken: ", text, "."));

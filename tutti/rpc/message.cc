@@ -18,8 +18,8 @@ Message::Message(std::vector<Piece> pieces, std::shared_ptr<const void> owner)
 void Message::copy_to(size_t offset, std::span<std::byte> to) const {
   if (offset > size_ || to.size() > size_ - offset) {
     throw Error(ErrorCode::kInvalidArgument,
-                message("Message: ", to.size(), " bytes from ", offset,
-                        " on were asked of a message of ", size_, " bytes."));
+                message("Message: cannot copy ", to.size(), " bytes from offset ", offset,
+                        " of a message of ", size_, " bytes."));
   }
   for (const Piece piece : pieces_) {
     if (to.empty()) return;

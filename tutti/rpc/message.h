@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bytes of one received message, in the pieces in which the network gave them.
+// The bytes of one received message, in the pieces in which the network delivered them.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tutti::rpc {
 
-/// Owns its bytes; copies share them. Immutable, so any threads may read it.
+/// Owns its bytes; copies share them. Immutable, so any thread may read it.
 class Message {
  public:
   using Piece = std::span<const std::byte>;
@@ -23,7 +23,7 @@ class Message {
   size_t size() const { return size_; }
   std::span<const Piece> pieces() const { return pieces_; }
 
-  /// Copies the bytes from `offset` on until `to` is full; kInvalidArgument if there are too few.
+  /// Fills `to` with the bytes from `offset` on; throws kInvalidArgument if there are too few.
   void copy_to(size_t offset, std::span<std::byte> to) const;
 
  private:

@@ -42,25 +42,25 @@ internal::JobSecret checked(std::string value, std::string source) {
   return {std::move(value), std::move(source)};
 }
 
-/// Nothing if the file is not there.
+/// Returns nothing if the file does not exist.
 std::optional<std::string> read_secret_file(const std::string& path, bool own) {
   const int flags = O_RDONLY | O_CLOEXEC | (own ? O_NOFOLLOW : 0);
   const internal::FileDescriptor fd(open(path.c_str(), flags));
   if (!fd.is_open() && errno == ENOENT) return {};
   struct stat info = {};
   if (!fd.is_open() || fstat(fd.get(), &info) != 0) {
-    fail_secret(message("the file ", path, " with the job secret cannot be read: ",
+    fail_secret(message("cannot read the job secret in the file ", path, ": ",
                         std::generic_category().message(errno), "."));
   }
   const auto refuse = [&](const char* why, const char* remedy) {
-    fail_secret(message("the file ", path, " with the job secret ", why, ". ",
-                        own ? "Delete it" : remedy, ". Or:"));
+    fail_secret(
+        message("the job secret file ", path, " ", why, ". ", own ? "Delete it" : remedy, ". Or:"));
   };
   if (info.st_uid != geteuid() && info.st_uid != 0) {
-    refuse("belongs to another user", "Make it yours (chown)");
+    refuse("belongs to another user", "Change its owner (chown)");
   }
   if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
-    refuse("can be read or changed by other users", "Make it yours alone (chmod 600)");
+    refuse("can be read or changed by other users", "Restrict its permissions (chmod 600)");
   }
   if (own && !S_ISREG(info.st_mode)) refuse("is not a regular file", "");
   std::array<char, kLongestSecret + 2> bytes;
@@ -85,14 +85,15 @@ std::filesystem::path user_folder() {
     passwd* found = nullptr;
     std::array<char, 4096> buffer;
     getpwuid_r(geteuid(), &entry, buffer.data(), buffer.size(), &found);
-    if (found == nullptr || found->pw_dir == nullptr) fail_secret("this user has no home folder.");
+    if (found == nullptr || found->pw_dir == nullptr)
+      fail_secret("this user has no home directory.");
     home = found->pw_dir;
   }
   return std::filesystem::path(home) / ".local" / "state" / "tutti";
 }
 
-/// Writes a new secret under a name of its own and links it to `path`: whoever links first wins,
-/// and nobody reads half a file.
+/// Writes a new secret under a unique name and links it to `path`: the first process to link wins,
+/// and none reads half a file.
 void make_secret_file(const std::filesystem::path& path) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
@@ -109,7 +110,7 @@ void make_secret_file(const std::filesystem::path& path) {
   if (written && link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST) code = errno;
   if (fd.is_open()) unlink(draft.c_str());
   if (code != 0) {
-    fail_secret(message("no job secret was given, and none can be kept in ", path.string(), ": ",
+    fail_secret(message("no job secret was given, and none can be stored in ", path.string(), ": ",
                         std::generic_category().message(code), "."));
   }
 }
@@ -126,7 +127,8 @@ JobSecret given_job_secret(const SecurityOptions& options) {
   }
   if (const auto path = read_env("TUTTI_JOB_SECRET_FILE")) {
     auto value = read_secret_file(*path, false);
-    if (!value) fail_secret(message("the file ", *path, " of TUTTI_JOB_SECRET_FILE is not there."));
+    if (!value)
+      fail_secret(message("the file ", *path, " named by TUTTI_JOB_SECRET_FILE does not exist."));
     return checked(std::move(*value), *path);
   }
   return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who may talk to whom. All processes of a job share a secret; with certificates the connections
-// are encrypted too (mutual TLS). docs/guide/security.md says which to choose.
+// Authentication between processes. All processes of a job share a secret; with certificates the
+// connections are encrypted too (mutual TLS). docs/guide/security.md says which to choose.
 
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace tutti::rpc {
 
-/// The certificates are PEM files: all three or none. Plain data.
+/// The certificates are PEM files: give all three or none. Plain data.
 struct SecurityOptions {
   std::string job_secret = {};        ///< at least 16 bytes; empty: see find_job_secret
-  std::string ca_file = {};           ///< whose signature a peer's certificate must have
+  std::string ca_file = {};           ///< the CA that must have signed a peer's certificate
   std::string certificate_file = {};  ///< this process's own certificate
   std::string key_file = {};          ///< and its private key
 
@@ -21,19 +21,20 @@ struct SecurityOptions {
   }
 };
 
-/// options.job_secret, else TUTTI_JOB_SECRET, else the content of the file named by
-/// TUTTI_JOB_SECRET_FILE (without white space at the end), which must belong to this user or root;
-/// no others may read it, and nobody else change it. Else, only if `loopback_only`, a secret
-/// of this user that is made on first use in $XDG_RUNTIME_DIR/tutti or ~/.local/state/tutti,
-/// readable by the user alone. Else, or if the secret found is too short or unreadable,
-/// kFailedPrecondition. Thread-safe; several processes may make the file at once.
+/// Returns options.job_secret, else TUTTI_JOB_SECRET, else the content of the file named by
+/// TUTTI_JOB_SECRET_FILE (without trailing white space), which must belong to this user or root, be
+/// writable only by its owner and not readable by others. Else, only if `loopback_only`, a secret
+/// of this user, created on first use in $XDG_RUNTIME_DIR/tutti or ~/.local/state/tutti and
+/// readable only by the user. Throws kFailedPrecondition if there is none, or if it is too short or
+/// unreadable. Thread-safe; several processes may create the file concurrently.
 std::string find_job_secret(const SecurityOptions& options, bool loopback_only);
 
 /// The options, with the files of TUTTI_TLS_CA_FILE, TUTTI_TLS_CERTIFICATE_FILE and
-/// TUTTI_TLS_KEY_FILE if they have no certificates themselves.
+/// TUTTI_TLS_KEY_FILE if the options name no certificates.
 SecurityOptions with_environment(SecurityOptions options);
 
-/// Is the host of "host:port" this machine itself (localhost, 127.x.y.z, ::1)? Asks no name server.
+/// Whether the host of "host:port" is this machine itself (localhost, 127.x.y.z, ::1). Does not
+/// resolve names.
 bool is_loopback(const std::string& address);
 
 }  // namespace tutti::rpc

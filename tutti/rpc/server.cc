@@ -32,7 +32,8 @@ void check_server_options(const ServerOptions& options) {
     throw Error(ErrorCode::kInvalidArgument, message("rpc::Server: ", what));
   };
   if (options.max_message_bytes < 1024 || options.max_message_bytes > (size_t{1} << 30)) {
-    fail(message("max_message_bytes is ", options.max_message_bytes, "; it must be 1 KB to 1 GB."));
+    fail(message("max_message_bytes is ", options.max_message_bytes,
+                 "; it must be from 1 KB to 1 GB."));
   }
   if (options.max_call_bytes > options.max_message_bytes) {
     fail(message("max_call_bytes is ", options.max_call_bytes, ", more than max_message_bytes, ",
@@ -55,14 +56,14 @@ void check_method(const std::string& method) {
   if (good) return;
   throw Error(ErrorCode::kInvalidArgument,
               message("rpc::Server: \"", printable(method),
-                      "\" is no name for a method; use letters, digits and _ / . -"));
+                      "\" is not a method name; use 1 to 200 letters, digits and _ / . -"));
 }
 
 }  // namespace
 
 namespace internal {
 
-/// Gives each call that comes in its reactor.
+/// Creates a reactor for each incoming call.
 class CallDispatcher final : public grpc::CallbackGenericService {
  public:
   explicit CallDispatcher(std::shared_ptr<ServerCore> core) : core_(std::move(core)) {}
@@ -73,7 +74,7 @@ class CallDispatcher final : public grpc::CallbackGenericService {
     const std::string& path = context->method();
     if (!is_authorized(*core_, *context)) {
       const std::string text = message("a call from ", peer_address(context->peer()),
-                                       ": it has another job secret, or none.");
+                                       ": it has a different job secret, or none.");
       core_->log.warn(message("rpc: server ", core_->address, " refused ", text));
       core_->note_refusal(text);
       return new RefusedCall({grpc::StatusCode::UNAUTHENTICATED, "job secret"});
@@ -83,7 +84,8 @@ class CallDispatcher final : public grpc::CallbackGenericService {
       if (found.call != nullptr) return new IncomingCall(core_, found.call, *context);
       if (found.stream != nullptr) return new StreamCall(core_, found.stream, *context);
     }
-    return new RefusedCall({grpc::StatusCode::UNIMPLEMENTED, "there is no such method (yet)"});
+    return new RefusedCall(
+        {grpc::StatusCode::UNIMPLEMENTED, "the server has no such method (yet)"});
   }
 
  private:
@@ -172,8 +174,8 @@ void Server::Impl::start_grpc() {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
-                message("rpc::Server: gRPC could not start for ", address_.to_string(),
-                        identity_.tls ? "; are the certificates and the key right?" : "."));
+                message("rpc::Server: gRPC could not start on ", address_.to_string(),
+                        identity_.tls ? "; are the certificates and the key valid?" : "."));
   }
 }
 
@@ -203,10 +205,10 @@ void Server::Impl::stop() {
   if (std::exchange(stopped_, true)) return;
   acceptor_.reset();
   cancel_waiting_calls();
-  // A moment for answers on their way; then whatever is open is cancelled.
+  // Responses in flight get a moment; then everything open is cancelled.
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
   core_->pool.stop();
-  // Handlers may own what owns this server.
+  // Handlers may own the owner of this server.
   std::map<std::string, ServerCore::Handlers> handlers;
   MutexLock core_lock(core_->mutex);
   handlers.swap(core_->handlers);

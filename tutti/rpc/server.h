@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The listening side of a process: answers calls and receives streams. Every connection is
-// authenticated before anything it sends reaches a handler; see security.h. channel.h is the
-// other side.
+// The server side of a process: answers calls and receives streams. Every connection is
+// authenticated before anything it sends reaches a handler; see security.h. channel.h is the client
+// side.
 
 #pragma once
 
@@ -20,18 +20,18 @@
 
 namespace tutti::rpc {
 
-/// Who called, for messages. The address is that of the connection, not of the peer's server.
+/// The caller, for messages. The address is that of the connection, not of the peer's server.
 struct Caller {
   std::string address;
 };
 
-/// Returns the answer, or throws: an Error reaches the caller with its code and text, another
+/// Returns the response, or throws: an Error reaches the caller with its code and text, any other
 /// exception as kInternal with its text. Runs on a thread of the server and may block; at most
 /// ServerOptions::handler_threads handlers run at a time.
 using UnaryHandler = std::function<std::string(const Caller& caller, std::string_view request)>;
 
-/// The answer to one call, to be given later; the first answer counts. When all copies are gone
-/// without one, the caller gets kInternal. Thread-safe.
+/// A handle to send the response to one call later; the first response counts. If all copies are
+/// destroyed without one, the caller gets kInternal. Thread-safe.
 class Reply {
  public:
   class Slot;
@@ -39,26 +39,28 @@ class Reply {
 
   void answer(std::string_view response) const;
   void fail(const Error& error) const;
-  /// True when nobody waits any more: answered, cancelled, or the caller is gone.
+  /// True when the caller no longer waits: answered, cancelled, or gone.
   bool is_over() const;
 
  private:
   std::shared_ptr<Slot> slot_;
 };
 
-/// As UnaryHandler, but the answer may come after it has returned; then no thread waits for it.
+/// Like UnaryHandler, but it may return before the response is sent, so that no thread waits for
+/// it.
 using DeferredHandler =
     std::function<void(const Caller& caller, std::string_view request, Reply reply)>;
 
-/// What becomes of one incoming stream. Calls never overlap. They come from threads of the network
-/// and must not block.
+/// Receives one incoming stream. Calls never overlap. They are made on network threads and must not
+/// block.
 class StreamReceiver {
  public:
   virtual ~StreamReceiver() = default;
-  /// True: go on. False: no further message until IncomingStream::resume(); the sender is slowed
-  /// down. What it throws breaks the stream, and the sender gets the text.
+  /// Returns true to continue, or false to receive no further message until
+  /// IncomingStream::resume(), which slows the sender down. An exception breaks the stream, and the
+  /// sender gets its text.
   virtual bool on_message(Message message) = 0;
-  /// Exactly once, last. Null when the sender closed the stream in order.
+  /// Called exactly once, last. `why` is null when the sender closed the stream cleanly.
   virtual void on_closed(std::exception_ptr why) = 0;
 };
 
@@ -66,36 +68,37 @@ class StreamReceiver {
 class IncomingStream {
  public:
   virtual ~IncomingStream() = default;
-  /// Ends a pause. Also right while on_message() is still about to return false.
+  /// Ends a pause. May be called even before on_message() returns false.
   virtual void resume() = 0;
   /// Breaks the stream: on_closed() follows with kCancelled.
   virtual void cancel() = 0;
 };
 
-/// Returns the receiver of a new stream, or throws to refuse it. `opening` is what the sender gave
-/// to open_stream(). Must not block.
+/// Returns the receiver of a new stream, or throws to refuse it. `opening` is what the sender
+/// passed to open_stream(). Must not block.
 using StreamHandler = std::function<std::shared_ptr<StreamReceiver>(
     const Caller& caller, std::string_view opening, std::shared_ptr<IncomingStream> stream)>;
 
 struct ServerOptions {
-  /// "host:port"; port 0 means any free one. Other than loopback needs a job secret or
-  /// certificates that were given, not made up.
+  /// "host:port"; port 0 means any free port. An address other than loopback needs an explicit job
+  /// secret or certificates.
   std::string address = "127.0.0.1:0";
   SecurityOptions security = {};
-  size_t max_message_bytes = 16 << 20;  ///< of one message of a stream
-  size_t max_call_bytes = 4 << 20;      ///< of a request
-  int max_connections = 1024;           ///< lower if the process may not open as many files
+  size_t max_message_bytes = 16 << 20;  ///< per message of a stream
+  size_t max_call_bytes = 4 << 20;      ///< per request
+  int max_connections = 1024;           ///< fewer if the process may not open that many files
   int handler_threads = 16;
   std::chrono::milliseconds handshake_timeout{5000};
-  std::chrono::milliseconds keepalive_interval{2000};  ///< how often a silent peer is asked
-  std::chrono::milliseconds keepalive_timeout{5000};   ///< after which it counts as gone
+  std::chrono::milliseconds keepalive_interval{2000};  ///< how often an idle peer is pinged
+  std::chrono::milliseconds keepalive_timeout{5000};   ///< after which it counts as dead
 };
 
 /// Listens from its constructor to stop(). Thread-safe.
 class Server {
  public:
-  /// kUnavailable if the address cannot be had (the message says why); kFailedPrecondition if it is
-  /// not loopback and there is neither secret nor certificate; kInvalidArgument for bad options.
+  /// Throws kUnavailable if it cannot listen on the address (the message says why),
+  /// kFailedPrecondition if that is not loopback and there is neither secret nor certificate, and
+  /// kInvalidArgument for bad options.
   explicit Server(ServerOptions options);
   ~Server();
 
@@ -106,18 +109,18 @@ class Server {
   /// The host as given, and the port that was chosen.
   std::string address() const;
 
-  /// The last connection or call that was turned away for what it is, and why: "a connection from
-  /// 10.0.0.7:4321: it has another job secret."; empty if there was none.
+  /// The last connection or call that was refused, and why: "a connection from 10.0.0.7:4321: it
+  /// has a different job secret."; empty if there was none.
   std::string last_refusal() const;
 
-  /// Sets, or replaces, what answers `method`. Calls of methods without handler fail with
+  /// Sets or replaces the handler of `method`. Calls of methods without a handler fail with
   /// kUnimplemented.
   void handle(const std::string& method, UnaryHandler handler);
   void handle_deferred(const std::string& method, DeferredHandler handler);
   void handle_stream(const std::string& method, StreamHandler handler);
 
   /// Closes all connections and streams, answers waiting calls with kCancelled, and waits for
-  /// handlers that run. Not from a handler or receiver. A second call does nothing.
+  /// running handlers. Must not be called from a handler or receiver. A second call does nothing.
   void stop();
 
  private:

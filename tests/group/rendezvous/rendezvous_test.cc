@@ -197,9 +197,10 @@ TEST(Rendezvous, AMissingWorkerThatWasTurnedAwayIsAnErrorThatSaysWhy) {
       };
     });
   }
-  by_secret.expect_error(0, ErrorCode::kDeadlineExceeded,
-                         {"worker 1 of 2", "did not come within 0.5 s",
-                          "Turned away was a connection from 127.0.0.1:", "another job secret"});
+  by_secret.expect_error(
+      0, ErrorCode::kDeadlineExceeded,
+      {"worker 1 of 2", "did not come within 0.5 s",
+       "Turned away was a connection from 127.0.0.1:", "a different job secret"});
   by_job.expect_error(0, ErrorCode::kDeadlineExceeded,
                       {"Turned away was worker 1 of 2", "it belongs to job \"other\""});
 }

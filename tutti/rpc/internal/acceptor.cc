@@ -48,7 +48,7 @@ Acceptor::Acceptor(FileDescriptor listener, AcceptorOptions options,
     : listener_(std::move(listener)),
       options_(std::move(options)),
       admit_(std::move(admit)),
-      // The process needs descriptors for other things too.
+      // The process needs descriptors for other purposes too.
       max_guests_(std::clamp<size_t>(descriptor_limit() / 4, 4, kMaxGuests)),
       max_connections_(std::clamp<size_t>(descriptor_limit() / 2, 4,
                                           std::max<size_t>(options_.max_connections, 4))),
@@ -57,7 +57,7 @@ Acceptor::Acceptor(FileDescriptor listener, AcceptorOptions options,
       reserve_(open_reserve()) {
   if (!epoll_.is_open() || !wake_.is_open() || !reserve_.is_open()) {
     throw Error(ErrorCode::kUnavailable,
-                "rpc::Server: no file descriptors are left. Raise the limit (ulimit -n).");
+                "rpc::Server: out of file descriptors. Raise the limit (ulimit -n).");
   }
   watch(EPOLL_CTL_ADD, listener_.get());
   watch(EPOLL_CTL_ADD, wake_.get());
@@ -122,20 +122,20 @@ void Acceptor::accept_some() {
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       if (!make_room(errno)) return;
     }
-    // Anything else concerns the one connection, which is gone.
+    // Any other error concerns only that connection, which is gone.
   }
 }
 
-/// There are no descriptors left: the guest that has dawdled longest goes; without guests, the
-/// newcomer goes. If even that fails, nothing is accepted for a moment.
+/// Called when no descriptors are left: drops the oldest guest, or the newcomer if there are no
+/// guests. If even that fails, accepts nothing for a moment.
 bool Acceptor::make_room(int error) {
   if (!guests_.empty()) {
-    guests_.front().reason = "no file descriptors are left";
+    guests_.front().reason = "the server is out of file descriptors";
     drop(guests_.begin());
     return true;
   }
-  log_.warn(message("rpc: server ", options_.address, " has no file descriptors left (error ",
-                    error, "); a connection is turned away. Raise the limit (ulimit -n)."));
+  log_.warn(message("rpc: server ", options_.address, " is out of file descriptors (error ", error,
+                    ") and refuses a connection. Raise the limit (ulimit -n)."));
   reserve_.reset();
   FileDescriptor victim(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   const bool shed = victim.is_open();
@@ -151,7 +151,7 @@ bool Acceptor::make_room(int error) {
 void Acceptor::welcome(FileDescriptor fd) {
   if (guests_.size() >= max_guests_) {
     // The oldest has had the most time: an honest peer needs a few milliseconds.
-    guests_.front().reason = "it was slow while many others came";
+    guests_.front().reason = "it was slow while many others connected";
     drop(guests_.begin());
   }
   const int number = fd.get();
@@ -203,8 +203,8 @@ Acceptor::Fate Acceptor::listen_to(Guest& guest) {
   }
 }
 
-/// TLS is gRPC's business, so its first bytes are only looked at. Who begins with something else
-/// gets an answer that says what is missing.
+/// TLS is left to gRPC, so its first byte is only peeked at. A client that begins with something
+/// else gets a response that says what is missing.
 Acceptor::Fate Acceptor::decide_tls(Guest& guest) {
   std::byte first{};
   const ssize_t count = recv(guest.fd.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -247,7 +247,7 @@ void Acceptor::drop(Guests::iterator guest) {
   if (!guest->reason.empty()) {
     const std::string text =
         message("a connection from ", peer_of(guest->fd.get()), ": ", guest->reason, ".");
-    log_.warn(message("rpc: server ", options_.address, " turned away ", text));
+    log_.warn(message("rpc: server ", options_.address, " refused ", text));
     if (options_.on_refusal) options_.on_refusal(text);
   }
   by_fd_.erase(guest->fd.get());
@@ -262,7 +262,8 @@ void Acceptor::expire() {
   }
 }
 
-/// gRPC does not tell when it closes a socket, but a closed or reused descriptor has another inode.
+/// gRPC does not report when it closes a socket, but a closed or reused descriptor has a different
+/// inode.
 bool Acceptor::is_full() {
   if (admitted_.size() < max_connections_) return false;
   std::erase_if(admitted_, [](const Admitted& old) { return inode_of(old.fd) != old.inode; });

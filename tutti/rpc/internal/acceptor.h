@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Takes connections in and lets only those through that have proved the job secret (or, where
-// gRPC does TLS, those that begin it). gRPC's own listener stops for good when a process runs out
-// of file descriptors; this one does not.
+// Accepts connections and admits only those that have proved the job secret (or, where gRPC does
+// TLS, those that begin it). gRPC's own listener stops for good when a process runs out of file
+// descriptors; this one does not.
 
 #pragma once
 
@@ -33,16 +33,16 @@ struct AcceptorOptions {
   bool tls = false;
   size_t max_connections = 1024;
   std::chrono::milliseconds handshake_timeout{5000};
-  /// Gets "a connection from 10.0.0.7:4321: it has ..." of each that is turned away, on the thread
-  /// of the acceptor.
+  /// Called with "a connection from 10.0.0.7:4321: it has ..." for each refused connection, on the
+  /// acceptor's thread.
   std::function<void(const std::string& text)> on_refusal = {};
 };
 
-/// Has one thread, which waits for all sockets at once: a slow or silent peer holds up nobody.
-/// The thread lives from the constructor to the destructor; there are no other public calls.
+/// A dedicated thread waits on all sockets at once, so a slow or silent peer delays no other. The
+/// thread lives from the constructor to the destructor; there are no other public calls.
 class Acceptor {
  public:
-  /// `admit` gets each socket that may pass, and owns it.
+  /// `admit` receives each admitted socket, and owns it.
   Acceptor(FileDescriptor listener, AcceptorOptions options, std::function<void(int fd)> admit);
   ~Acceptor();
 
@@ -54,7 +54,7 @@ class Acceptor {
     bool undecided;  ///< may still turn out to speak TLS
     FrameBytes frame = {};
     size_t received = 0;
-    std::string reason = {};  ///< why it has to leave; empty when it went by itself
+    std::string reason = {};  ///< why it is dropped; empty when the peer closed
   };
   using Guests = std::list<Guest>;
   struct Admitted {
@@ -86,7 +86,7 @@ class Acceptor {
   size_t max_connections_;
   FileDescriptor epoll_;
   FileDescriptor wake_;
-  FileDescriptor reserve_;  ///< given up for a moment when there are no descriptors left
+  FileDescriptor reserve_;  ///< released briefly when no descriptors are left
   Guests guests_;           ///< oldest first
   std::unordered_map<int, Guests::iterator> by_fd_;
   std::vector<Admitted> admitted_;

@@ -25,16 +25,16 @@
 namespace tutti::rpc::internal {
 namespace {
 
-// A thread that had nothing to do for a second is deaf for the next tenth of one.
+// A thread that has been idle for a second does not react for the next 100 ms.
 constexpr std::chrono::milliseconds kPulse{400};
 
-// Calls that nobody answers, one after the other: each ends after a while, which is something to
-// do for one of the threads. A channel counts as a user from its first call on.
+// Makes calls that nobody answers, one after the other: each times out, which is work for one of
+// the threads. A channel counts as a user from its first call on.
 class Keeper {
  public:
   Keeper() { call(); }
 
-  // The program ends; what a call needs may be gone soon.
+  // The program is exiting: what a call needs may soon be destroyed.
   void stop() {
     const MutexLock lock(mutex_);
     stopped_ = true;
@@ -57,7 +57,7 @@ class Keeper {
                     [this](const grpc::Status&) { call(); });
   }
 
-  // Nobody can guess the name and answer.
+  // No other process can guess the name and answer.
   static std::string nowhere() {
     std::array<std::byte, 16> random = {};
     fill_random(random);
@@ -74,7 +74,7 @@ class Keeper {
 
 }  // namespace
 
-// Not static, so that the compiler keeps it, and a search for leaks finds what it points to.
+// Not static, so that the compiler keeps it, and leak checkers find what it points to.
 Keeper* callback_threads_keeper = nullptr;
 
 void keep_callback_threads() {

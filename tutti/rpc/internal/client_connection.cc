@@ -45,7 +45,7 @@ FrameBytes receive_frame(int fd, Deadline deadline) {
   size_t received = 0;
   while (received < frame.size()) {
     if (!wait_for(fd, POLLIN, deadline)) {
-      throw Error(ErrorCode::kUnavailable, "no answer to the handshake");
+      throw Error(ErrorCode::kUnavailable, "no response to the handshake");
     }
     const ssize_t count = recv(fd, frame.data() + received, frame.size() - received, 0);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
@@ -53,7 +53,7 @@ FrameBytes receive_frame(int fd, Deadline deadline) {
       throw Error(ErrorCode::kUnavailable, "the connection was closed during the handshake");
     }
     received += static_cast<size_t>(count);
-    // A stranger may send less than a frame and wait: answer what can be seen already.
+    // Another program may send less than a frame and wait: the first bytes already tell.
     if (!may_begin_frame(std::span(frame).first(received))) break;
   }
   return frame;
@@ -71,7 +71,7 @@ FileDescriptor connect_any(const Address& address, Deadline deadline) {
   throw Error(ErrorCode::kUnavailable, reasons);
 }
 
-/// One attempt. kUnavailable: another may succeed.
+/// Makes one attempt. After kUnavailable another one may succeed.
 FileDescriptor connect_and_prove(const Address& address, const JobSecret& secret,
                                  Deadline deadline) {
   FileDescriptor fd = connect_any(address, deadline);
@@ -82,7 +82,7 @@ FileDescriptor connect_and_prove(const Address& address, const JobSecret& secret
   return fd;
 }
 
-/// Tells that somebody waits, and why.
+/// Reports that this process waits, and why.
 class WaitingLog {
  public:
   WaitingLog(std::string address, const ChannelOptions& options)
@@ -119,9 +119,10 @@ auto try_until(const Address& address, const ChannelOptions& options, Deadline d
     }
     if (earlier(deadline, Deadline::after(pause)).when() == deadline.when()) {
       const std::chrono::duration<double> took = Deadline::Clock::now() - begin;
-      throw Error(ErrorCode::kUnavailable,
-                  message("rpc: no connection to ", address.to_string(), " within ", took.count(),
-                          " s: ", why, ". Is that process running, and is the address right?"));
+      throw Error(
+          ErrorCode::kUnavailable,
+          message("rpc: could not connect to ", address.to_string(), " within ", took.count(),
+                  " s: ", why, ". Is that process running, and is the address right?"));
     }
     waiting.waiting(why);
     std::this_thread::sleep_for(pause);
@@ -144,14 +145,14 @@ Connection open_plain(const Address& address, const ClientIdentity& identity,
   connection.socket.reset(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!connection.socket.is_open()) {
     throw Error(ErrorCode::kUnavailable,
-                "rpc: no file descriptors are left. Raise the limit (ulimit -n).");
+                "rpc: out of file descriptors. Raise the limit (ulimit -n).");
   }
   connection.channel = grpc::CreateCustomInsecureChannelFromFd(address.to_string(), fd.release(),
                                                                client_arguments(options));
   return connection;
 }
 
-/// TLS fails in the same way whether the peer is too busy or does not want us; a few attempts tell.
+/// TLS fails in the same way whether the peer is busy or rejects us; a few attempts tell which.
 class TlsAttempts {
  public:
   TlsAttempts(const Address& address, const ClientIdentity& identity, const ChannelOptions& options)
@@ -160,7 +161,7 @@ class TlsAttempts {
   }
 
   std::shared_ptr<grpc::Channel> attempt(Deadline deadline) {
-    // Names and refused connections are better told apart by a connection of our own.
+    // A plain connection distinguishes unknown names and refused connections better than gRPC does.
     connect_any(address_, deadline).reset();
     auto channel = grpc::CreateCustomChannel(address_.to_string(), identity_.credentials, args_);
     const grpc::Status status = greet(*channel, deadline);
@@ -172,9 +173,9 @@ class TlsAttempts {
         throw Error(
             ErrorCode::kFailedPrecondition,
             message("rpc: ", address_.to_string(),
-                    " refuses this process: the job secrets differ. Here it ",
+                    " refuses this process: the job secrets differ. This process ",
                     identity_.secret.value.empty() ? "has none"
-                                                   : "comes from " + identity_.secret.source,
+                                                   : "has the one from " + identity_.secret.source,
                     "; give all processes of the job the same one."));
       default:
         break;
@@ -182,13 +183,14 @@ class TlsAttempts {
     const bool enough = ++failures_ >= kTlsFailures;
     throw Error(
         enough ? ErrorCode::kFailedPrecondition : ErrorCode::kUnavailable,
-        message("rpc: no TLS with ", address_.to_string(), ": ", printable(status.error_message()),
-                ". Does the peer use TLS, are both certificates signed by the other's CA, and "
-                "does the peer's name this host?"));
+        message("rpc: no TLS connection to ", address_.to_string(), ": ",
+                printable(status.error_message()),
+                ". Does the peer use TLS, is each certificate signed by the other's CA, and does "
+                "the peer's certificate name this host?"));
   }
 
  private:
-  /// Any call shows whether the peer accepts us; this one has no handler.
+  /// Any call shows whether the peer accepts this process; this one has no handler.
   grpc::Status greet(grpc::Channel& channel, Deadline deadline) {
     grpc::ClientContext context;
     set_call_deadline(context, deadline);

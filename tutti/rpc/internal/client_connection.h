@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gets from an address to a gRPC channel: look up, connect, prove the secret, and all again until
-// it works or the deadline passes.
+// Turns an address into a gRPC channel: resolves it, connects, proves the secret, and retries until
+// it succeeds or the deadline passes.
 
 #pragma once
 
@@ -19,11 +19,11 @@ namespace tutti::rpc::internal {
 
 struct Connection {
   std::shared_ptr<grpc::Channel> channel;
-  FileDescriptor socket;    ///< a duplicate, to break the connection; none with TLS
-  std::string call_secret;  ///< with TLS: what call_token() takes, may be empty
+  FileDescriptor socket;    ///< a duplicate, to break the connection; closed with TLS
+  std::string call_secret;  ///< with TLS, the argument of call_token(); may be empty
 };
 
-/// As Channel::connect().
+/// Behaves like Channel::connect().
 Connection open_connection(const std::string& address, const ChannelOptions& options,
                            Deadline deadline);
 

@@ -21,8 +21,8 @@ std::string read_pem(const std::string& path, const char* field, const char* mar
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!file.is_open()) {
-    throw Error(ErrorCode::kNotFound, message("rpc: the file ", path,
-                                              " of SecurityOptions::", field, " cannot be read."));
+    throw Error(ErrorCode::kNotFound,
+                message("rpc: cannot read the file ", path, " of SecurityOptions::", field, "."));
   }
   if (text.find(marker) == std::string::npos) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a process shows its peers: the job secret, certificates, or both.
+// The credentials a process presents to its peers: the job secret, certificates, or both.
 
 #pragma once
 
@@ -30,11 +30,12 @@ struct ClientIdentity {
   std::shared_ptr<grpc::ChannelCredentials> credentials;  ///< only with TLS
 };
 
-/// Checks and reads what `security` names: kInvalidArgument, kNotFound, or as find_job_secret().
+/// Read and check the files that `security` names. Throw kInvalidArgument, kNotFound, or what
+/// find_job_secret() throws.
 ServerIdentity make_server_identity(const SecurityOptions& security, const std::string& address);
 ClientIdentity make_client_identity(const SecurityOptions& security, const std::string& address);
 
-/// With TLS each call carries a token; without, the connection itself was authenticated.
+/// With TLS each call carries a token; without it, the connection itself was authenticated.
 bool is_authorized(const ServerCore& core, const grpc::GenericCallbackServerContext& context);
 
 void apply_arguments(const grpc::ChannelArguments& args, grpc::ServerBuilder& builder);

@@ -18,7 +18,7 @@ namespace tutti::rpc::internal {
 namespace {
 
 constexpr size_t kStatusText = 1500;
-// gRPC allots an overhead of five bytes per message; the rest is for the header of a message.
+// gRPC adds five bytes per message; the rest is for the message's header.
 constexpr size_t kMessageSlack = 1024;
 
 constexpr std::pair<ErrorCode, grpc::StatusCode> kCodes[] = {
@@ -78,7 +78,7 @@ std::string open_answer(const grpc::ByteBuffer& buffer, const std::string& who) 
   const int first = bytes.empty() ? -1 : static_cast<unsigned char>(bytes[0]);
   if (first == 0) return bytes.erase(0, 1);
   if (first < 0 || first > 1 + static_cast<int>(ErrorCode::kInternal)) {
-    throw Error(ErrorCode::kDataLoss, message(who, ": the answer is no answer."));
+    throw Error(ErrorCode::kDataLoss, message(who, ": malformed response."));
   }
   throw Error(static_cast<ErrorCode>(first - 1), bytes.erase(0, 1));
 }
@@ -102,7 +102,7 @@ ErrorCode to_code(grpc::StatusCode code) {
   for (const auto& [ours, theirs] : kCodes) {
     if (theirs == code) return ours;
   }
-  // gRPC answers so to a message that is too large.
+  // gRPC reports a message that is too large this way.
   if (code == grpc::StatusCode::RESOURCE_EXHAUSTED) return ErrorCode::kInvalidArgument;
   if (code == grpc::StatusCode::UNAUTHENTICATED) return ErrorCode::kFailedPrecondition;
   return ErrorCode::kInternal;
@@ -122,13 +122,13 @@ grpc::ChannelArguments transport_arguments(const TransportSettings& settings) {
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(settings.keepalive_timeout.count()));
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // The peer may ask as often as it likes: it is one of us.
+  // The peer may ping as often as it likes: it is authenticated.
   args.SetInt(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   args.SetInt(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 0);
   args.SetInt(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
               static_cast<int>(settings.handshake_timeout.count()));
 
-  // Large frames, windows and reads: the defaults are for small messages.
+  // Frames, windows and reads are large: the defaults suit small messages.
   args.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 8 << 20);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between this layer's types and gRPC's: bytes, errors, settings.
+// Converts between this layer's types and gRPC's: bytes, errors, settings.
 
 #pragma once
 
@@ -22,19 +22,19 @@
 
 namespace tutti::rpc::internal {
 
-/// Copies.
+/// Both copy the bytes.
 grpc::ByteBuffer to_buffer(std::string_view bytes);
 std::string to_text(const grpc::ByteBuffer& buffer);
-/// Shares the bytes.
+/// Shares the bytes with `buffer`.
 Message to_message(const grpc::ByteBuffer& buffer);
 
-/// An answer is one byte (0: text follows; else 1 + error code) and text.
+/// A response is one byte (0, or 1 + error code) and text.
 grpc::ByteBuffer answer_buffer(std::string_view text);
 grpc::ByteBuffer error_buffer(ErrorCode code, std::string_view text);
-/// Returns the text of an answer, or throws what it says.
+/// Returns the text of a response, or throws the error in it.
 std::string open_answer(const grpc::ByteBuffer& buffer, const std::string& who);
 
-/// For the end of a stream. The text is cut: it travels in a header.
+/// Converts the error that ends a stream. The text is truncated, because it travels in a header.
 grpc::Status to_status(std::exception_ptr error);
 ErrorCode to_code(grpc::StatusCode code);
 
@@ -45,10 +45,10 @@ struct TransportSettings {
   std::chrono::milliseconds handshake_timeout{5000};
 };
 
-/// What both sides set: sizes, windows, keepalive.
+/// The settings of both sides: sizes, windows, keepalive.
 grpc::ChannelArguments transport_arguments(const TransportSettings& settings);
 
-/// Calls a method and waits, on this thread, for the answer or the deadline of the context.
+/// Calls a method and waits, on this thread, for the response or the deadline of the context.
 grpc::Status blocking_call(grpc::Channel& channel, grpc::ClientContext& context,
                            const std::string& path, const grpc::ByteBuffer& request,
                            grpc::ByteBuffer& answer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that run handlers of calls, so that one that blocks does not hold up the network.
+// Threads that run the handlers of calls, so that a blocking handler does not stall the network.
 
 #pragma once
 
@@ -14,15 +14,15 @@
 
 namespace tutti::rpc::internal {
 
-/// Starts a thread when a task finds none idle, up to a limit. Thread-safe.
+/// Starts a thread when a task finds no idle one, up to a limit. Thread-safe.
 class HandlerPool {
  public:
   explicit HandlerPool(size_t max_threads) : max_threads_(max_threads) {}
   ~HandlerPool() { stop(); }
 
-  /// Tasks must not throw. False, and the task is not run, after stop().
+  /// Tasks must not throw. Returns false after stop(), and does not run the task.
   bool post(std::function<void()> task);
-  /// Drops what has not begun and waits for what has.
+  /// Drops the tasks that have not begun and waits for those that have.
   void stop();
 
  private:

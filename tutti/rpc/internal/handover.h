@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What we start on one thread, gRPC completes on another. gRPC orders the two, but by means that
-// ThreadSanitizer does not see, since gRPC is not instrumented; these calls tell it.
+// An operation that we start on one thread is completed by gRPC on another. gRPC orders the two,
+// but ThreadSanitizer cannot see how, since gRPC is not instrumented; these calls tell it.
 
 #pragma once
 
@@ -22,22 +22,22 @@ extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 namespace tutti::rpc::internal {
 
-/// Before an object is given to gRPC: everything done so far happens before take_over() of it.
+/// Called before an object is given to gRPC: everything done so far happens before its take_over().
 inline void hand_over([[maybe_unused]] void* object) {
 #ifdef TUTTI_RPC_TSAN
   __tsan_release(object);
 #endif
 }
 
-/// First thing in a function that gRPC calls.
+/// Called first in every function that gRPC calls.
 inline void take_over([[maybe_unused]] void* object) {
 #ifdef TUTTI_RPC_TSAN
   __tsan_acquire(object);
 #endif
 }
 
-/// While it lives, ThreadSanitizer does not see what this thread writes: for objects that are all
-/// gRPC's from the beginning.
+/// While it lives, ThreadSanitizer ignores this thread's writes: for objects that belong to gRPC
+/// from the start.
 class UnseenWrites {
  public:
   UnseenWrites() {  // NOLINT(modernize-use-equals-default): not with ThreadSanitizer

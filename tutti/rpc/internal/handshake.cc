@@ -17,7 +17,7 @@ namespace tutti::rpc::internal {
 namespace {
 
 constexpr uint8_t kVersion = 1;
-// Each direction has its own label, so that a proof cannot be sent back to its author.
+// Each direction has its own label, so that a proof cannot be reflected to its author.
 constexpr std::string_view kClientLabel = "tutti rpc 1: client";
 constexpr std::string_view kServerLabel = "tutti rpc 1: server";
 constexpr std::string_view kCallLabel = "tutti rpc 1: call ";
@@ -109,7 +109,8 @@ std::optional<FrameBytes> ServerHandshake::on_frame(std::span<const std::byte, k
                     message("it speaks version ", int{frame->version}, " of the protocol"));
     }
     if (refusal_ == FrameStatus::kNeedsTls) {
-      return refuse(FrameKind::kChallenge, refusal_, "it has no TLS, which this server demands");
+      return refuse(FrameKind::kChallenge, refusal_,
+                    "it does not use TLS, which this server requires");
     }
     if (refusal_ != FrameStatus::kOk) {
       return refuse(FrameKind::kChallenge, refusal_, "there are too many connections");
@@ -119,7 +120,7 @@ std::optional<FrameBytes> ServerHandshake::on_frame(std::span<const std::byte, k
     return challenge_;
   }
   if (!same_proof(frame->payload, prove(secret_, kClientLabel, hello_, challenge_))) {
-    return refuse(FrameKind::kVerdict, FrameStatus::kWrongSecret, "it has another job secret");
+    return refuse(FrameKind::kVerdict, FrameStatus::kWrongSecret, "it has a different job secret");
   }
   state_ = State::kAccepted;
   return pack(
@@ -146,26 +147,26 @@ Frame ClientHandshake::expect(FrameKind kind, std::span<const std::byte, kFrameB
       break;
     case FrameStatus::kWrongSecret:
       fail(ErrorCode::kFailedPrecondition,
-           message("refuses this process: the job secrets differ. Here it comes from ", source_,
-                   "; give all processes of the job the same one."));
+           message("refuses this process: the job secrets differ. This process has the one from ",
+                   source_, "; give all processes of the job the same one."));
       break;
     case FrameStatus::kOtherVersion:
       fail(ErrorCode::kFailedPrecondition,
-           "speaks another version of the protocol. Use one version of tutti everywhere.");
+           "speaks another version of the protocol. Use the same version of tutti everywhere.");
       break;
     case FrameStatus::kTooManyConnections:
       fail(ErrorCode::kUnavailable, "has too many connections.");
       break;
     case FrameStatus::kNeedsTls:
       fail(ErrorCode::kFailedPrecondition,
-           "demands TLS. Give this process certificates too (SecurityOptions::ca_file, "
+           "requires TLS. Give this process certificates too (SecurityOptions::ca_file, "
            "certificate_file, key_file).");
       break;
   }
   if (frame->version != kVersion) {
     fail(ErrorCode::kFailedPrecondition,
-         message("speaks version ", int{frame->version}, " of the protocol, this process ",
-                 int{kVersion}, ". Use one version of tutti everywhere."));
+         message("speaks version ", int{frame->version}, " of the protocol, this process version ",
+                 int{kVersion}, ". Use the same version of tutti everywhere."));
   }
   return *frame;
 }
@@ -182,7 +183,8 @@ void ClientHandshake::on_verdict(std::span<const std::byte, kFrameBytes> bytes) 
   if (!same_proof(frame.payload, prove(secret_, kServerLabel, hello_, challenge_))) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message("rpc: ", address_,
-                        " cannot prove that it knows the job secret. Who listens there?"));
+                        " cannot prove that it knows the job secret. Does another program listen "
+                        "there?"));
   }
 }
 

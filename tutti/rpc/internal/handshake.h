@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The proof of the job secret on a fresh connection, without any input or output of its own.
+// The proof of the job secret on a new connection; does no input or output itself.
 // Four frames of 64 bytes: hello (client's nonce), challenge (server's nonce), proof, verdict (with
-// the server's proof). The client proves first, so that a stranger gets nothing to work on.
+// the server's proof). The client proves first, so that a stranger gets nothing to attack.
 
 #pragma once
 
@@ -40,22 +40,22 @@ struct Frame {
 };
 
 FrameBytes pack(const Frame& frame);
-/// Nothing if the bytes are no frame; a frame of another version is one.
+/// Returns nothing if the bytes are not a frame; a frame of another version is.
 std::optional<Frame> unpack(std::span<const std::byte, kFrameBytes> bytes);
 
-/// Could these first bytes of a connection begin a frame?
+/// Whether these first bytes of a connection could begin a frame.
 bool may_begin_frame(std::span<const std::byte> bytes);
 
-/// One connection, seen from the server. Not for several threads at once.
+/// The server's side of one connection. Not thread-safe.
 class ServerHandshake {
  public:
   enum class State { kRunning, kAccepted, kRefused };
 
-  /// With `refusal` other than kOk it answers the hello with that.
+  /// If `refusal` is not kOk, it is the response to the hello.
   ServerHandshake(std::string_view secret, FrameStatus refusal)
       : secret_(secret), refusal_(refusal) {}
 
-  /// Takes the next frame and returns the bytes to send back, none if it was no frame.
+  /// Takes the next frame and returns the bytes to send back, or nothing if it was not a frame.
   std::optional<FrameBytes> on_frame(std::span<const std::byte, kFrameBytes> bytes);
   State state() const { return state_; }
   /// Why it was refused, for the log.
@@ -73,8 +73,8 @@ class ServerHandshake {
   FrameBytes challenge_ = {};
 };
 
-/// One connection, seen from the client. Errors are kFailedPrecondition, but kUnavailable when
-/// trying again may help. Not for several threads at once.
+/// The client's side of one connection. Throws kUnavailable when a retry may help, otherwise
+/// kFailedPrecondition. Not thread-safe.
 class ClientHandshake {
  public:
   /// `source` says where the secret comes from.
@@ -94,12 +94,12 @@ class ClientHandshake {
   FrameBytes challenge_ = {};
 };
 
-/// The proof of the secret that goes with one call where the connection itself is encrypted.
+/// The proof of the secret that accompanies one call on an encrypted connection.
 std::string call_token(std::string_view secret, std::string_view method);
-/// In constant time.
+/// Compares in constant time.
 bool equal_bytes(std::string_view a, std::string_view b);
 
-/// Bytes nobody can guess.
+/// Fills `bytes` with cryptographically secure random numbers.
 void fill_random(std::span<std::byte> bytes);
 std::string to_hex(std::span<const std::byte> bytes);
 

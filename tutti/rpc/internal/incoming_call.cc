@@ -12,7 +12,7 @@ namespace tutti::rpc {
 
 Reply::Slot::~Slot() {
   finish(internal::error_buffer(ErrorCode::kInternal,
-                                "rpc::Server: the handler dropped the call without an answer."));
+                                "rpc::Server: the handler dropped the call without a response."));
 }
 
 void Reply::Slot::finish(const grpc::ByteBuffer& answer) {
@@ -87,10 +87,10 @@ void IncomingCall::OnReadDone(bool ok) {
   const std::shared_ptr<Reply::Slot> slot = std::exchange(first_slot_, nullptr);
   if (!ok) return slot->give_up();
   if (request_.Length() > core_->max_call_bytes) {
-    return slot->finish(error_buffer(
-        ErrorCode::kInvalidArgument,
-        message("rpc::Server: a request of ", request_.Length(), " bytes is larger than ",
-                core_->max_call_bytes, " (ServerOptions::max_call_bytes).")));
+    return slot->finish(
+        error_buffer(ErrorCode::kInvalidArgument,
+                     message("rpc::Server: a request of ", request_.Length(), " bytes exceeds ",
+                             core_->max_call_bytes, " (ServerOptions::max_call_bytes).")));
   }
   bool stopped = false;
   {

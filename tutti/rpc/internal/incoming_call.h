@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call that came in: its request is read, a handler gets it, the answer goes back.
+// One incoming call: its request is read and passed to a handler, and the response is sent back.
 
 #pragma once
 
@@ -19,17 +19,17 @@ class IncomingCall;
 
 namespace tutti::rpc {
 
-/// Where the answer of one call goes. Replies own it together; when they are gone, it answers
-/// itself. Thread-safe.
+/// The destination of one call's response, shared by its Replies; when the last of them is gone, it
+/// responds with an error. Thread-safe.
 class Reply::Slot {
  public:
   Slot(std::shared_ptr<internal::ServerCore> core, internal::IncomingCall* call)
       : core_(std::move(core)), call_(call) {}
   ~Slot();
 
-  /// The first answer counts.
+  /// The first response counts.
   void finish(const grpc::ByteBuffer& answer);
-  /// Nobody waits for an answer any more.
+  /// The caller no longer waits for a response.
   void give_up();
   bool is_over();
 
@@ -53,7 +53,7 @@ class IncomingCall final : public grpc::ServerGenericBidiReactor {
   void OnCancel() override;
   void OnDone() override;
 
-  /// At most one of these, once; the slot sees to it.
+  /// At most one of these is called, once; the slot ensures it.
   void respond(const grpc::ByteBuffer& answer);
   void abandon();
 
@@ -67,7 +67,7 @@ class IncomingCall final : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer response_;
 };
 
-/// Answers any call with a status. Owned by gRPC.
+/// Ends any call with a status. Owned by gRPC.
 class RefusedCall final : public grpc::ServerGenericBidiReactor {
  public:
   explicit RefusedCall(grpc::Status status);

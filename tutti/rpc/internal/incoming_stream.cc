@@ -23,7 +23,7 @@ void StreamLink::resume() {
 void StreamLink::cancel() {
   MutexLock lock(mutex_);
   if (call_ == nullptr || call_->closed_) return;
-  call_->break_off(ErrorCode::kCancelled, "was cancelled by its receiver");
+  call_->break_off(ErrorCode::kCancelled, "was cancelled by the receiver");
   // OnCancel() follows on a thread of gRPC and closes the stream.
   call_->context_.TryCancel();
 }
@@ -49,7 +49,7 @@ void StreamCall::OnReadDone(bool ok) {
     reading_ = false;
     if (ok && receiver_ != nullptr && buffer_.Length() == 0) ended_ = true;
     if (!ok && !ended_) {
-      break_off(ErrorCode::kUnavailable, "broke off: the sender cancelled it or is gone");
+      break_off(ErrorCode::kUnavailable, "broke: the sender cancelled it or is gone");
     }
     go_on = !ended_ && why_ == nullptr;
     delivering_ = go_on;
@@ -58,7 +58,7 @@ void StreamCall::OnReadDone(bool ok) {
   after_delivery(deliver());
 }
 
-/// Hands over what was read; false if nothing more is wanted for now.
+/// Delivers what was read; returns false if the receiver wants no more for now.
 bool StreamCall::deliver() {
   grpc::ByteBuffer buffer;
   buffer.Swap(&buffer_);
@@ -92,9 +92,8 @@ void StreamCall::OnCancel() {
   take_over(this);
   {
     MutexLock lock(link_->mutex_);
-    if (!ended_)
-      break_off(ErrorCode::kUnavailable, "broke off: the sender cancelled it or is gone");
-    if (!may_close()) return;  // a read or a delivery is under way and will see it
+    if (!ended_) break_off(ErrorCode::kUnavailable, "broke: the sender cancelled it or is gone");
+    if (!may_close()) return;  // A read or delivery in progress will detect it.
   }
   close();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One stream that came in. The first message is the opening; an empty message is the orderly end,
-// which a broken connection cannot imitate.
+// One incoming stream. The first message is the opening; an empty message marks a clean end, which
+// a broken connection cannot imitate.
 
 #pragma once
 
@@ -19,8 +19,8 @@ namespace tutti::rpc::internal {
 
 class StreamCall;
 
-/// What receivers hold; outlives the call. Its mutex guards the state of the call, too: gRPC
-/// completes reads, cancellations and our own resume() on different threads.
+/// The receiver's handle; outlives the call. Its mutex also guards the state of the call: reads,
+/// cancellations and our own resume() run on different threads.
 class StreamLink final : public IncomingStream {
  public:
   explicit StreamLink(StreamCall* call) : call_(call) {}
@@ -68,7 +68,7 @@ class StreamCall final : public grpc::ServerGenericBidiReactor {
   bool reading_ TUTTI_GUARDED_BY(link_->mutex_) = true;
   bool delivering_ TUTTI_GUARDED_BY(link_->mutex_) = false;
   bool resume_wanted_ TUTTI_GUARDED_BY(link_->mutex_) = false;
-  bool ended_ TUTTI_GUARDED_BY(link_->mutex_) = false;   ///< in order
+  bool ended_ TUTTI_GUARDED_BY(link_->mutex_) = false;   ///< cleanly
   bool closed_ TUTTI_GUARDED_BY(link_->mutex_) = false;  ///< on_closed() was or is being called
   std::exception_ptr why_ TUTTI_GUARDED_BY(link_->mutex_);
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The job secret together with where it was found, which errors may tell; the secret they never do.
+// The job secret and its source. Errors may show the source, but never the secret.
 
 #pragma once
 
@@ -15,9 +15,9 @@ struct JobSecret {
   std::string source;  ///< "TUTTI_JOB_SECRET", a path, ...
 };
 
-/// What was given by options or environment, if anything.
+/// The secret given by options or environment, if any.
 JobSecret given_job_secret(const SecurityOptions& options);
-/// As find_job_secret().
+/// Behaves like find_job_secret().
 JobSecret locate_job_secret(const SecurityOptions& options, bool loopback_only);
 
 }  // namespace tutti::rpc::internal

@@ -24,7 +24,7 @@ void LimitedLog::warn(const std::string& line) {
     ++written_;
   }
   if (left_out > 0) {
-    log(LogLevel::kWarning, message("rpc: ", left_out, " similar lines were left out."));
+    log(LogLevel::kWarning, message("rpc: ", left_out, " similar lines were suppressed."));
   }
   log(LogLevel::kWarning, line);
 }

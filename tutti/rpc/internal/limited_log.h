@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Log lines that a peer cannot multiply.
+// A rate limit for log lines that peers can cause.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti::rpc::internal {
 
-/// Lets through ten lines per ten seconds and says how many were left out. Thread-safe.
+/// Writes at most ten lines per ten seconds and says how many were suppressed. Thread-safe.
 class LimitedLog {
  public:
   void warn(const std::string& line);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls and streams of one channel that are under way, so that they can all be given up at
-// once.
+// The calls and streams in flight on one channel, so that all of them can be cancelled together.
 
 #pragma once
 
@@ -34,7 +33,7 @@ class OpenCalls {
     MutexLock lock(mutex_);
     contexts_.erase(context);
   }
-  /// Cancels all, also those that come later.
+  /// Cancels all calls, including those added later.
   void abort() {
     std::unordered_set<Context> open;
     {

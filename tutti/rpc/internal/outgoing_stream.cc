@@ -25,7 +25,7 @@ namespace tutti::rpc::internal {
 namespace {
 
 /// Calls `sent` when two things have happened, in any order: gRPC has finished the write, and
-/// nothing refers to the caller's memory any more.
+/// nothing references the caller's memory any longer.
 class Ticket {
  public:
   Ticket(std::function<void(bool)> sent, int parts) : sent_(std::move(sent)), open_(parts) {}
@@ -53,8 +53,8 @@ struct Outgoing {
   Ticket* ticket;
 };
 
-/// The call as gRPC sees it. Never holds its mutex while it calls gRPC or `sent`: gRPC may let go
-/// of memory, and so call back, inside of any call.
+/// The call as gRPC sees it. Never holds its mutex while it calls gRPC or `sent`: gRPC may release
+/// memory, and so call back, inside any call.
 class StreamState final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                           public std::enable_shared_from_this<StreamState> {
  public:
@@ -90,7 +90,7 @@ class StreamState final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
   std::deque<Outgoing> queue_ TUTTI_GUARDED_BY(mutex_);  ///< the front is being written
   bool writing_ TUTTI_GUARDED_BY(mutex_) = false;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;  ///< the last message is in the queue
-  bool over_ TUTTI_GUARDED_BY(mutex_) = false;     ///< gRPC takes no more
+  bool over_ TUTTI_GUARDED_BY(mutex_) = false;     ///< gRPC accepts no more
   bool held_ TUTTI_GUARDED_BY(mutex_) = true;
   bool given_up_ TUTTI_GUARDED_BY(mutex_) = false;  ///< by the owner; nothing to report
   bool reporting_ TUTTI_GUARDED_BY(mutex_) = false;
@@ -108,7 +108,7 @@ void StreamState::start(std::string_view opening) {
   stub_.PrepareBidiStreamingCall(context.get(), std::string(kMethodPrefix) + target_.method, {},
                                  this);
   target_.open_calls->add(context);
-  AddHold();  // for writes that come from outside
+  AddHold();  // Writes start outside of gRPC's callbacks.
   StartRead(&ignored_);
   hand_over(this);
   StartCall();
@@ -156,7 +156,7 @@ void StreamState::push(Outgoing message, bool last) {
   }
 }
 
-/// Only by the thread that set writing_; the stream stays held until OnWriteDone.
+/// Called only by the thread that set writing_; the stream stays held until OnWriteDone.
 void StreamState::write_front() {
   const grpc::ByteBuffer* buffer = nullptr;
   bool last = false;
@@ -165,7 +165,7 @@ void StreamState::write_front() {
     buffer = &queue_.front().buffer;
     last = closing_ && queue_.size() == 1;
   }
-  // Elements of a deque stay where they are while others are added behind them.
+  // Appending to a deque does not move its elements.
   hand_over(this);
   if (last) {
     StartWriteLast(buffer, grpc::WriteOptions());
@@ -199,7 +199,7 @@ void StreamState::OnWriteDone(bool ok) {
   }
 }
 
-/// The peer sends nothing: the end of a read is the end of the stream.
+/// The peer sends nothing, so the end of a read is the end of the stream.
 void StreamState::OnReadDone(bool) {
   take_over(this);
   bool let_go = false;
@@ -230,7 +230,7 @@ void StreamState::OnDone(const grpc::Status& status) {
   take_over(this);
   const std::shared_ptr<StreamState> self = std::move(self_);
   {
-    // gRPC keeps what was not sent as long as the context lives.
+    // gRPC keeps unsent messages as long as the context lives.
     OpenCalls::Context context;
     MutexLock lock(mutex_);
     context.swap(context_);
@@ -270,8 +270,8 @@ void StreamState::cancel() {
   if (context != nullptr) context->TryCancel();
 }
 
-/// The owner goes: unless it was closed, the stream is cancelled, and on_broken is not called
-/// after.
+/// Called when the owner is destroyed: cancels the stream unless it was closed; on_broken is not
+/// called afterwards.
 void StreamState::detach() {
   OpenCalls::Context context;
   {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One stream that goes out: messages queue up, gRPC takes one at a time and keeps several under
-// way.
+// One outgoing stream: messages queue up, and gRPC takes one at a time but keeps several in flight.
 
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a Server and the calls it has in hand share. Calls keep it alive.
+// The state that a Server shares with its pending calls, which keep it alive.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace tutti::rpc::internal {
 
-/// gRPC calls methods by a path.
+/// gRPC addresses methods by path.
 inline constexpr std::string_view kMethodPrefix = "/tutti/";
 /// The name of the header with call_token().
 inline constexpr const char* kTokenHeader = "tutti-token";

@@ -27,7 +27,7 @@ namespace {
 
 std::string error_text(int code) { return std::generic_category().message(code); }
 
-/// A lookup that can be given up: getaddrinfo cannot, so it has a thread of its own.
+/// A lookup that can be abandoned: getaddrinfo cannot, so it runs on a dedicated thread.
 struct Lookup {
   Lookup(std::string name, std::string service, const addrinfo& wanted)
       : host(std::move(name)), port(std::move(service)), hints(wanted) {
@@ -50,7 +50,7 @@ struct Lookup {
   std::optional<Thread> thread;
 };
 
-/// Keeps lookups that were given up until they end, so that nobody waits for their threads.
+/// Keeps abandoned lookups until they end, so that no caller waits for their threads.
 void keep_until_done(std::unique_ptr<Lookup> lookup) {
   static Mutex mutex;
   static auto* const kept = new std::vector<std::unique_ptr<Lookup>>();
@@ -82,10 +82,10 @@ std::vector<SocketAddress> to_list(const addrinfo* found) {
   std::string advice = "Choose an address of this machine.";
   if (code == EADDRINUSE) {
     advice =
-        "Another process listens there, perhaps one that was given the same task of the cluster. "
-        "Stop it, or choose another port (0: any free one).";
+        "Another process listens there, perhaps one with the same task of the cluster. Stop it, or "
+        "choose a different port (0 for any free one).";
   } else if (code == EACCES) {
-    advice = "Ports below 1024 need privileges.";
+    advice = "Ports below 1024 require privileges.";
   }
   throw Error(ErrorCode::kUnavailable,
               message("rpc::Server: cannot listen on ", address.to_string(), ": ", error_text(code),
@@ -134,8 +134,9 @@ std::vector<SocketAddress> resolve(const Address& address, Deadline deadline) {
   const int code = ended ? lookup->code : EAI_AGAIN;
   if (code == 0) return to_list(lookup->result);
   if (!ended) keep_until_done(std::move(lookup));
-  throw Error(ErrorCode::kUnavailable, message("the name \"", printable(address.host),
-                                               "\" has no address: ", gai_strerror(code)));
+  throw Error(
+      ErrorCode::kUnavailable,
+      message("cannot resolve the name \"", printable(address.host), "\": ", gai_strerror(code)));
 }
 
 FileDescriptor listen_on(const Address& address) {
@@ -150,8 +151,8 @@ FileDescriptor listen_on(const Address& address) {
   for (const SocketAddress& candidate : candidates) {
     FileDescriptor fd(
         socket(candidate.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    // Reuse of addresses, not of ports: a restarted process gets its port back at once, but two
-    // processes never share one.
+    // Addresses are reused, but not ports: a restarted process gets its port back immediately, and
+    // two processes never share one.
     const int on = 1;
     if (fd.is_open() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
         bind(fd.get(), reinterpret_cast<const sockaddr*>(&candidate.storage), candidate.size) ==
@@ -191,7 +192,7 @@ FileDescriptor connect_to(const SocketAddress& address, Deadline deadline) {
   if (!fd.is_open()) fail(error_text(errno));
   const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);
   if (connect(fd.get(), to, address.size) != 0 && errno != EINPROGRESS) fail(error_text(errno));
-  if (!wait_for(fd.get(), POLLOUT, deadline)) fail("no answer");
+  if (!wait_for(fd.get(), POLLOUT, deadline)) fail("no response");
   int code = 0;
   socklen_t size = sizeof code;
   getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &code, &size);

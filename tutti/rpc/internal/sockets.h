@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Addresses and sockets, before gRPC gets them.
+// Addresses, and sockets before they are handed to gRPC.
 
 #pragma once
 
@@ -36,7 +36,7 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-/// parse_address(), any free port included; the error begins with `who`.
+/// Like parse_address(), but allows port 0; the error begins with `who`.
 Address split_address(const char* who, const std::string& address);
 
 struct SocketAddress {
@@ -46,20 +46,20 @@ struct SocketAddress {
   std::string to_string() const;
 };
 
-/// The addresses of a host; kUnavailable if there are none, now or until the deadline.
+/// The addresses of a host; throws kUnavailable if it has none, or none arrives by the deadline.
 std::vector<SocketAddress> resolve(const Address& address, Deadline deadline);
 
-/// A listening, non-blocking socket; kUnavailable, naming the address, if it cannot be had.
+/// A listening, non-blocking socket; throws kUnavailable, naming the address, on failure.
 FileDescriptor listen_on(const Address& address);
 int local_port(int fd);
 
-/// The peer's address of a connected socket.
+/// The address of a connected socket's peer.
 std::string peer_of(int fd);
 
-/// A connected, non-blocking socket without delays for small packets; kUnavailable.
+/// A connected, non-blocking socket with TCP_NODELAY; throws kUnavailable on failure.
 FileDescriptor connect_to(const SocketAddress& address, Deadline deadline);
 
-/// Waits until `fd` can be read (POLLIN) or written (POLLOUT); false after the deadline.
+/// Waits until `fd` can be read (POLLIN) or written (POLLOUT); returns false after the deadline.
 bool wait_for(int fd, short events, Deadline deadline);
 
 }  // namespace tutti::rpc::internal
