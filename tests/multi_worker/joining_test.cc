@@ -63,9 +63,9 @@ TEST(MultiWorkerMirroredStrategy, TakesItsTimeoutsFromTheEnvironment) {
   const test::ScopedEnvironment environment(
       {{"TUTTI_JOIN_TIMEOUT", "1"}, {"TUTTI_JOB_SECRET", kSecret}});
   EXPECT_TUTTI_ERROR(alone_in_a_cluster_of_two({}), ErrorCode::kDeadlineExceeded,
-                     "did not come within 1 s");
+                     "did not join within 1 s");
   EXPECT_TUTTI_ERROR(alone_in_a_cluster_of_two({.join_timeout = std::chrono::milliseconds(200)}),
-                     ErrorCode::kDeadlineExceeded, "did not come within 0.");
+                     ErrorCode::kDeadlineExceeded, "did not join within 0.");
   const test::ScopedEnvironment bad(
       {{"TUTTI_JOIN_TIMEOUT", "soon"}, {"TUTTI_JOB_SECRET", kSecret}});
   EXPECT_TUTTI_ERROR(alone_in_a_cluster_of_two({}), ErrorCode::kInvalidArgument,

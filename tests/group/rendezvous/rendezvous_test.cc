@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Processes that find each other, as threads with a server each.
+// Processes that find each other, run as threads with a server each.
 
 #include "tutti/group/rendezvous/rendezvous.h"
 
@@ -97,14 +97,14 @@ TEST(Rendezvous, AllRanksLeaveWithTheSameEpochAddressesAndInfo) {
   }
 }
 
-TEST(Rendezvous, OneRankNeedsNobody) {
+TEST(Rendezvous, OneRankNeedsNoOther) {
   Job job(1);
   job.run(0);
   EXPECT_EQ(what_of(job.ranks[0].error), "");
   EXPECT_EQ(job.ranks[0].result.addresses.size(), 1u);
 }
 
-TEST(Rendezvous, RankZeroMayComeLast) {
+TEST(Rendezvous, RankZeroMayJoinLast) {
   tutti::test::LogCapture log;
   Job job(3);
   std::vector<std::thread> threads;
@@ -115,7 +115,7 @@ TEST(Rendezvous, RankZeroMayComeLast) {
   for (const Rank& rank : job.ranks) EXPECT_EQ(what_of(rank.error), "");
 }
 
-TEST(Rendezvous, EveryRankSaysForWhomItWaits) {
+TEST(Rendezvous, EveryRankLogsWhichOnesItWaitsFor) {
   tutti::test::LogCapture log;
   Job job(3);
   std::vector<std::thread> threads;
@@ -127,7 +127,7 @@ TEST(Rendezvous, EveryRankSaysForWhomItWaits) {
   EXPECT_EQ(log.count(kSecret), 0);
 }
 
-TEST(Rendezvous, DifferentFactsAreAnErrorOnEveryRank) {
+TEST(Rendezvous, ReportsDifferentFactsOnEveryRank) {
   Job job(3);
   job.run_all({0, 1, 2}, [](size_t rank) -> Change {
     return [rank](RendezvousOptions& options) {
@@ -140,7 +140,7 @@ TEST(Rendezvous, DifferentFactsAreAnErrorOnEveryRank) {
   }
 }
 
-TEST(Rendezvous, AMissingFactAndAnotherWorldAreDifferences) {
+TEST(Rendezvous, TreatsAMissingFactAndADifferentWorldAsDifferences) {
   Job job(2);
   job.run_all({0, 1}, [](size_t rank) -> Change {
     return [rank](RendezvousOptions& options) {
@@ -159,7 +159,7 @@ TEST(Rendezvous, AMissingFactAndAnotherWorldAreDifferences) {
                      {"number of workers is \"2\" at worker 0", "but \"3\" at worker 1"});
 }
 
-TEST(Rendezvous, AFactThatOnlyANewcomerHasIsADifference) {
+TEST(Rendezvous, TreatsAFactThatOnlyANewcomerHasAsADifference) {
   Job job(2);
   job.run_all({0, 1}, [](size_t rank) -> Change {
     return [rank](RendezvousOptions& options) {
@@ -172,19 +172,19 @@ TEST(Rendezvous, AFactThatOnlyANewcomerHasIsADifference) {
   }
 }
 
-TEST(Rendezvous, AMissingWorkerIsNamedOnEveryRank) {
+TEST(Rendezvous, NamesAMissingWorkerOnEveryRank) {
   Job job(3);
   job.run_all({0, 1}, [](size_t) -> Change {
     return [](RendezvousOptions& options) { options.timeout = milliseconds(300); };
   });
   for (const size_t rank : {0, 1}) {
     job.expect_error(rank, ErrorCode::kDeadlineExceeded,
-                     {"worker 2 of 3", "did not come within 0.3 s", job.ranks[0].server->address(),
-                      "Nobody was turned away", "Raise the timeout"});
+                     {"worker 2 of 3", "did not join within 0.3 s", job.ranks[0].server->address(),
+                      "No process was refused", "Raise the timeout"});
   }
 }
 
-TEST(Rendezvous, AMissingWorkerThatWasTurnedAwayIsAnErrorThatSaysWhy) {
+TEST(Rendezvous, SaysWhyAMissingWorkerWasRefused) {
   Job by_secret(2);
   Job by_job(2);
   for (Job* const job : {&by_secret, &by_job}) {
@@ -197,15 +197,14 @@ TEST(Rendezvous, AMissingWorkerThatWasTurnedAwayIsAnErrorThatSaysWhy) {
       };
     });
   }
-  by_secret.expect_error(
-      0, ErrorCode::kDeadlineExceeded,
-      {"worker 1 of 2", "did not come within 0.5 s",
-       "Turned away was a connection from 127.0.0.1:", "a different job secret"});
+  by_secret.expect_error(0, ErrorCode::kDeadlineExceeded,
+                         {"worker 1 of 2", "did not join within 0.5 s",
+                          "Refused: a connection from 127.0.0.1:", "a different job secret"});
   by_job.expect_error(0, ErrorCode::kDeadlineExceeded,
-                      {"Turned away was worker 1 of 2", "it belongs to job \"other\""});
+                      {"Refused: worker 1 of 2", "it belongs to job \"other\""});
 }
 
-TEST(Rendezvous, WithoutRankZeroTheAddressIsNamed) {
+TEST(Rendezvous, NamesTheAddressWhenRankZeroIsMissing) {
   Job job(2);
   const std::string address = job.ranks[0].server->address();
   job.ranks[0].server.reset();
@@ -217,7 +216,7 @@ TEST(Rendezvous, WithoutRankZeroTheAddressIsNamed) {
   EXPECT_TUTTI_ERROR(rendezvous(options), ErrorCode::kUnavailable, address);
 }
 
-TEST(Rendezvous, TheSameRankTwiceIsRefused) {
+TEST(Rendezvous, RefusesTheSameRankTwice) {
   tutti::test::LogCapture log;
   Job job(3);
   Job twin(3);
@@ -228,13 +227,13 @@ TEST(Rendezvous, TheSameRankTwiceIsRefused) {
     options.addresses[0] = job.ranks[0].server->address();
   });
   twin.expect_error(1, ErrorCode::kFailedPrecondition,
-                    {"worker 1 of 3", "came twice", job.ranks[1].server->address()});
+                    {"worker 1 of 3", "twice: another process", job.ranks[1].server->address()});
   job.run(2);
   for (std::thread& thread : threads) thread.join();
   for (const Rank& rank : job.ranks) EXPECT_EQ(what_of(rank.error), "");
 }
 
-TEST(Rendezvous, AnotherJobIsSentAwayAndDisturbsNobody) {
+TEST(Rendezvous, RefusesAnotherJobWithoutDisturbingThisOne) {
   tutti::test::LogCapture log;
   Job job(2);
   Job other(2);
@@ -250,7 +249,7 @@ TEST(Rendezvous, AnotherJobIsSentAwayAndDisturbsNobody) {
   EXPECT_EQ(what_of(job.ranks[1].error), "");
 }
 
-TEST(Rendezvous, AWorkerThatLeavesMayComeBackAsAnotherProcess) {
+TEST(Rendezvous, AWorkerThatLeftMayRejoinAsAnotherProcess) {
   tutti::test::LogCapture log;
   Job job(3);
   Job second(3);
@@ -266,7 +265,7 @@ TEST(Rendezvous, AWorkerThatLeavesMayComeBackAsAnotherProcess) {
                 std::string::npos);
       break;
     } catch (const Error& error) {
-      ASSERT_EQ(error.code(), ErrorCode::kUnimplemented);  // rank 0 is not there yet
+      ASSERT_EQ(error.code(), ErrorCode::kUnimplemented);  // Rank 0 has not joined yet.
     }
   }
   std::thread dying([&] { EXPECT_ANY_THROW(channel->call("rendezvous.join", request, soon())); });
@@ -281,7 +280,7 @@ TEST(Rendezvous, AWorkerThatLeavesMayComeBackAsAnotherProcess) {
   for (const Rank& rank : job.ranks) EXPECT_EQ(what_of(rank.error), "");
 }
 
-TEST(Rendezvous, WhenRankZeroDiesTheOthersLearnItAtOnce) {
+TEST(Rendezvous, TellsTheOthersImmediatelyWhenRankZeroDies) {
   Job job(2);
   Server zero(server_options());
   std::vector<Reply> kept;
@@ -302,7 +301,7 @@ TEST(Rendezvous, WhenRankZeroDiesTheOthersLearnItAtOnce) {
   job.expect_error(1, ErrorCode::kUnavailable, {"worker 1 of 2", "\"train\"", zero.address()});
 }
 
-TEST(Rendezvous, ALoopbackAddressAmongOthersIsRefused) {
+TEST(Rendezvous, RefusesALoopbackAddressAmongOthers) {
   Server server(server_options());
   RendezvousOptions options{
       .server = server, .rank = 1, .addresses = {"hostA:1234", ""}, .channel = channel_options()};
@@ -310,7 +309,7 @@ TEST(Rendezvous, ALoopbackAddressAmongOthersIsRefused) {
                      "only its own machine can reach", "hostA:1234");
 }
 
-TEST(Rendezvous, WrongArgumentsAreErrors) {
+TEST(Rendezvous, ChecksItsArguments) {
   Server server(server_options());
   EXPECT_TUTTI_ERROR(rendezvous({.server = server, .rank = 2, .addresses = {"", ""}}),
                      ErrorCode::kInvalidArgument, "rank 2", "2 addresses");
@@ -318,7 +317,7 @@ TEST(Rendezvous, WrongArgumentsAreErrors) {
                      ErrorCode::kInvalidArgument, "address of rank 0");
 }
 
-TEST(Rendezvous, MalformedJoinsAreErrorsOfTheirSender) {
+TEST(Rendezvous, ReportsMalformedJoinsOnlyToTheirSender) {
   Job job(2);
   std::thread zero([&] { job.run(0); });
   const auto channel = Channel::connect(job.ranks[0].server->address(), channel_options(), soon());

@@ -13,7 +13,7 @@ constexpr size_t kMapEntries = 64;
   throw Error(ErrorCode::kInvalidArgument, message("rpc: a control message ", what, "."));
 }
 
-/// How deep the brackets outside of strings go.
+/// How deeply the brackets outside of strings nest.
 int nesting(std::string_view text) {
   int depth = 0;
   int deepest = 0;
@@ -49,19 +49,20 @@ nlohmann::json parse_control(std::string_view text, size_t max_bytes) {
   if (nesting(text) > kControlDepth) fail_control("is nested too deeply");
   auto object =
       nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) fail_control("is no JSON object");
+  if (!object.is_object()) fail_control("is not a JSON object");
   return object;
 }
 
 std::string text_member(const nlohmann::json& object, const char* name) {
   const nlohmann::json& value = member(object, name);
-  if (!value.is_string()) fail_control(message("has a \"", name, "\" that is no text"));
+  if (!value.is_string()) fail_control(message("has a \"", name, "\" that is not a string"));
   return value.get<std::string>();
 }
 
 int64_t int_member(const nlohmann::json& object, const char* name) {
   const nlohmann::json& value = member(object, name);
-  if (!value.is_number_integer()) fail_control(message("has a \"", name, "\" that is no integer"));
+  if (!value.is_number_integer())
+    fail_control(message("has a \"", name, "\" that is not an integer"));
   if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) {
     fail_control(message("has a \"", name, "\" that is too large"));
   }
@@ -71,13 +72,14 @@ int64_t int_member(const nlohmann::json& object, const char* name) {
 std::map<std::string, std::string> map_member(const nlohmann::json& object, const char* name) {
   const nlohmann::json& value = member(object, name);
   if (!value.is_object() || value.size() > kMapEntries) {
-    fail_control(message("has a \"", name, "\" that is no object of at most ", kMapEntries));
+    fail_control(message("has a \"", name, "\" that is not an object with at most ", kMapEntries,
+                         " entries"));
   }
   std::map<std::string, std::string> map;
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {
-      fail_control(
-          message("has a \"", name, "\" with \"", printable(key, 100), "\", which is no text"));
+      fail_control(message("has a \"", name, "\" with \"", printable(key, 100),
+                           "\", which is not a string"));
     }
     map[key] = text.get<std::string>();
   }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kAnswerBytes = 4 << 20;
 constexpr int kMaxWorld = 10000;
-/// How long rank 0 stays after a failure, for those who have not heard of it.
+/// How long rank 0 stays after a failure, for the ranks that do not know of it yet.
 constexpr std::chrono::seconds kLinger(3);
 constexpr std::chrono::seconds kBackBy(2);
 
@@ -59,7 +59,7 @@ Member parse_member(std::string_view text) {
   const int64_t world = int_member(object, "world");
   if (world < 1 || world > kMaxWorld || rank < 0 || rank >= world) {
     throw Error(ErrorCode::kInvalidArgument,
-                message("rpc: rank ", rank, " of ", world, " is no place in a job."));
+                message("rpc: there is no rank ", rank, " in a job of ", world, "."));
   }
   return {.rank = static_cast<int>(rank),
           .world = static_cast<int>(world),
@@ -77,7 +77,7 @@ std::optional<Membership> parse_answer(std::string_view text, std::string& waiti
     return {};
   }
   const auto fail = [] {
-    throw Error(ErrorCode::kInvalidArgument, "rpc: the answer of rank 0 is not understood.");
+    throw Error(ErrorCode::kInvalidArgument, "rpc: malformed response from rank 0.");
   };
   Membership result;
   const std::string epoch = text_member(object, "epoch");
@@ -109,7 +109,7 @@ void check_reachable(const std::string& who, const std::string& address,
     if (other.empty() || rpc::is_loopback(other)) continue;
     throw Error(ErrorCode::kFailedPrecondition,
                 message(who, " has the address ", printable(address),
-                        ", which only its own machine can reach, but others are elsewhere (",
+                        ", which only its own machine can reach, but others run elsewhere (",
                         printable(other), "). Give it an address that the others can reach."));
   }
 }
@@ -140,7 +140,7 @@ void MeetingPlace::join(const std::string& request, const rpc::Reply& reply) {
   changed_.bump();
 }
 
-/// What concerns only the one who comes.
+/// Checks what concerns only the joining process.
 void MeetingPlace::check_member(const Member& member) {
   const std::string who = describe(noun_, member.rank, member.world, member.address);
   const auto refuse = [&](const std::string& why) {
@@ -156,7 +156,7 @@ void MeetingPlace::check_member(const Member& member) {
     refuse(message("it belongs to job \"", printable(member.job, 100), "\", but this is job \"",
                    job_, "\"."));
   }
-  if (member.rank == 0) refuse("rank 0 is here already.");
+  if (member.rank == 0) refuse("rank 0 has already joined.");
   try {
     std::vector<std::string> others = known_;
     if (static_cast<size_t>(member.rank) < others.size())
@@ -172,14 +172,14 @@ void MeetingPlace::seat(const Member& member, const rpc::Reply& reply) {
   if (found != seats_.end() && found->second.member.instance != member.instance) {
     const Seat& other = found->second;
     const std::string who = describe(noun_, member.rank, world_, member.address);
-    log(LogLevel::kWarning, message("rendezvous of job ", job_, ": ", who, " came twice."));
+    log(LogLevel::kWarning, message("rendezvous of job ", job_, ": ", who, " joined twice."));
     last_refusal_ = message(who, ": another process with this rank is at ",
                             printable(other.member.address), ".");
     reply.fail(
         Error(ErrorCode::kFailedPrecondition,
-              message("rendezvous: ", who, " came twice to job \"", job_,
-                      "\": another process with this rank is at ", printable(other.member.address),
-                      ". Give each process its own rank.")));
+              message("rendezvous: ", who, " joined job \"", job_,
+                      "\" twice: another process with this rank is at ",
+                      printable(other.member.address), ". Give each process its own rank.")));
     return;
   }
   if (found == seats_.end()) compare_facts(member);
@@ -190,7 +190,8 @@ void MeetingPlace::seat(const Member& member, const rpc::Reply& reply) {
   conclude();
 }
 
-/// Who hung up while waiting, or did not ask again, is not here; another process may take the rank.
+/// Removes processes that disconnected while waiting, or did not ask again; another process may
+/// take their rank.
 void MeetingPlace::forget_the_gone() {
   if (failure_ || result_) return;
   std::erase_if(seats_, [&](const auto& entry) {
@@ -245,7 +246,7 @@ void MeetingPlace::conclude() {
   }
 }
 
-/// Gives those who wait the final answer, if there is one.
+/// Sends the final response, if there is one, to all waiting ranks.
 void MeetingPlace::answer_all() {
   if (!failure_ && !result_) return;
   for (auto& [rank, seat] : seats_) {
@@ -260,7 +261,7 @@ void MeetingPlace::answer_all() {
   }
 }
 
-/// Those who wait are told for whom, and ask again.
+/// Tells the waiting ranks which ones are missing; they then ask again.
 void MeetingPlace::answer_waiting() {
   const std::string text = print_control({{"state", "waiting"}, {"missing", missing()}});
   for (auto& [rank, seat] : seats_) {
@@ -290,12 +291,12 @@ Error MeetingPlace::too_late(const rpc::Server& server) const {
   return Error(
       ErrorCode::kDeadlineExceeded,
       message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
-              " did not come within ", static_cast<double>(tenths.count()) / 10, " s. ",
-              refusal.empty() ? "Nobody was turned away" : message("Turned away was ", refusal),
+              " did not join within ", static_cast<double>(tenths.count()) / 10, " s. ",
+              refusal.empty() ? "No process was refused" : message("Refused: ", refusal),
               refusal.empty() ? ": is it running, with the same cluster, and can it reach "
                                 "this address?"
-                              : " If that was the one, correct it and start it again.",
-              " Raise the timeout if it only needs longer."));
+                              : " If that was the missing one, correct it and start it again.",
+              " Raise the timeout if it only needs more time."));
 }
 
 Membership MeetingPlace::wait(const rpc::Server& server, Deadline deadline) {
@@ -329,8 +330,8 @@ void MeetingPlace::report_and_wait(Deadline deadline) {
   }
 }
 
-/// After a failure rank 0 is about to go: all who are known get the reason, and, unless the time
-/// was over anyway, those who still come.
+/// Called after a failure, when rank 0 is about to leave: all known ranks get the reason, as do,
+/// unless it was the timeout, those that still join.
 void MeetingPlace::linger(Deadline deadline) {
   while (!deadline.passed()) {
     const uint32_t seen = changed_.load();

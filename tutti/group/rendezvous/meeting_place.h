@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rank 0 of a rendezvous: who has come, whether all agree, what each is told.
+// Rank 0 of a rendezvous: records which ranks have joined, compares their facts, and responds to
+// each.
 
 #pragma once
 
@@ -22,28 +23,28 @@ namespace tutti::internal {
 
 inline constexpr const char* kJoinMethod = "rendezvous.join";
 
-/// What one process brings. Plain data.
+/// One joining process. Plain data.
 struct Member {
   int rank = 0;
   int world = 0;
   std::string job;
-  std::string instance;  ///< random: tells a second process from a second message
+  std::string instance;  ///< random: distinguishes a second process from a second message
   std::string address;
   std::map<std::string, std::string> facts;
   std::map<std::string, std::string> info;
 };
 
 std::string print_member(const Member& member);
-/// kInvalidArgument if the text is none.
+/// Throws kInvalidArgument if the text is malformed.
 Member parse_member(std::string_view text);
 
-/// The answer to a join that is complete; nothing if the others are still awaited.
+/// The result in the response to a join; nothing, and `waiting_for`, if others are still missing.
 std::optional<Membership> parse_answer(std::string_view text, std::string& waiting_for);
 
 /// "worker 2 of 4 (hostC:4321)"
 std::string describe(const std::string& noun, int rank, int world, const std::string& address);
 
-/// kFailedPrecondition if `address` is loopback although one of the others is not.
+/// Throws kFailedPrecondition if `address` is loopback although one of the others is not.
 void check_reachable(const std::string& who, const std::string& address,
                      const std::vector<std::string>& others);
 
@@ -52,17 +53,17 @@ class MeetingPlace {
  public:
   MeetingPlace(const RendezvousOptions& options, Member own);
 
-  /// A process has come, or asks again.
+  /// Handles a request of a process that joins or asks again.
   void join(const std::string& request, const rpc::Reply& reply);
-  /// Waits until all are there and returns the result, or throws what all get. `server` is the one
-  /// that they come to.
+  /// Waits until all ranks have joined and returns the result, or throws the error that all get.
+  /// `server` is the one at which they join.
   Membership wait(const rpc::Server& server, Deadline deadline);
 
  private:
   struct Seat {
     Member member;
     std::optional<rpc::Reply> reply = {};
-    bool told = false;                       ///< has got the final answer
+    bool told = false;                       ///< has the final response
     Deadline back_by = Deadline::forever();  ///< when it must have asked again
   };
 

@@ -14,7 +14,8 @@
 namespace tutti {
 namespace {
 
-/// Rank 0 tells the others when it gives up, which is better than their own deadline.
+/// The extra time in which rank 0 can tell the others why it gave up, which says more than their
+/// own deadline.
 constexpr std::chrono::seconds kAfterRankZero(5);
 constexpr std::chrono::milliseconds kNotYet(50);
 
@@ -26,10 +27,11 @@ void check_rendezvous_options(const RendezvousOptions& options) {
   }
   if (options.addresses[0].empty() && options.rank != 0) {
     throw Error(ErrorCode::kInvalidArgument,
-                "rendezvous: the address of rank 0, where all meet, must be known.");
+                "rendezvous: the address of rank 0, where all ranks meet, must be given.");
   }
   if (options.facts.size() > 60 || options.info.size() > 60) {
-    throw Error(ErrorCode::kInvalidArgument, "rendezvous: at most 60 facts and 60 info entries.");
+    throw Error(ErrorCode::kInvalidArgument,
+                "rendezvous: at most 60 facts and 60 info entries are allowed.");
   }
 }
 
@@ -57,7 +59,7 @@ Membership meet_as_rank_zero(const RendezvousOptions& options, internal::Member 
   return place->wait(options.server, deadline);
 }
 
-/// A log line now and then.
+/// Logs a line once per report interval.
 class Reporter {
  public:
   explicit Reporter(const RendezvousOptions& options) : options_(options) {}
@@ -98,15 +100,15 @@ Membership meet_at_rank_zero(const RendezvousOptions& options, const internal::M
     } catch (const Error& error) {
       const std::string where = message("rendezvous: ", me, " of job \"", options.job, "\": ");
       if (error.code() == ErrorCode::kUnavailable) {
-        throw Error(error.code(), message(where, zero, " went away: ", error.what()));
+        throw Error(error.code(), message(where, zero, " is gone: ", error.what()));
       }
       if (error.code() == ErrorCode::kCancelled)
         throw Error(ErrorCode::kUnavailable, where + error.what());
-      // Its server runs, but it has not come to the rendezvous yet.
+      // Its server runs, but it has not reached the rendezvous yet.
       if (error.code() != ErrorCode::kUnimplemented) throw;
       if (deadline.passed()) {
         throw Error(ErrorCode::kDeadlineExceeded,
-                    message(where, zero, " listens, but did not come to the rendezvous."));
+                    message(where, zero, " listens, but did not join the rendezvous."));
       }
       reporter.waiting(zero);
       std::this_thread::sleep_for(kNotYet);
