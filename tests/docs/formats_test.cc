@@ -215,7 +215,7 @@ TEST(Formats, MessageOfAGroup) {
 }
 
 TEST(Formats, LayoutOfASegment) {
-  const internal::Segment::Layout layout{.channels = 4, .ranks = 2, .bytes = size_t{64} << 20};
+  const internal::Segment::Layout layout{.lanes = 4, .ranks = 2, .bytes = size_t{64} << 20};
   EXPECT_EQ(layout.consumed_offset(3, 1), 4096U + 64U * (3 * 2 + 1));
   EXPECT_EQ(layout.ring_offset(0, 0), 8192U);
   EXPECT_EQ(layout.ring_bytes(), 4198400U);
@@ -229,7 +229,7 @@ TEST(Formats, LayoutOfASegment) {
 
 TEST(Formats, HeaderOfASegment) {
   const auto segment =
-      internal::Segment::create(11, 1, {.channels = 4, .ranks = 2, .bytes = size_t{64} << 20});
+      internal::Segment::create(11, 1, {.lanes = 4, .ranks = 2, .bytes = size_t{64} << 20});
   segment->set_failure(internal::Segment::State::kAborted, ErrorCode::kDataLoss, "why");
   const auto number = [&](size_t offset, auto value) {
     std::memcpy(&value, segment->data() + offset, sizeof value);
