@@ -52,7 +52,7 @@ TEST(HeapArena, AlignsToCacheLinesAndLargeBlocksToHugePages) {
   }
 }
 
-TEST(HeapArena, ScalarsAndEmptyTensorsAreFine) {
+TEST(HeapArena, SupportsScalarsAndEmptyTensors) {
   HeapArena arena;
   EXPECT_EQ(arena.empty({}, at::kFloat).numel(), 1);
   const at::Tensor none = arena.empty({0, 3}, at::kFloat);
@@ -70,7 +70,7 @@ TEST(HeapArena, BlocksInUseDoNotOverlap) {
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(all_equal(tensors[static_cast<size_t>(i)], i));
 }
 
-TEST(HeapArena, ALoopGrowsInItsFirstRoundOnly) {
+TEST(HeapArena, ALoopAllocatesOnlyInItsFirstRound) {
   HeapArena arena;
   std::optional<size_t> after_first;
   for (int round = 0; round < 5; ++round) {
@@ -86,7 +86,7 @@ TEST(HeapArena, ALoopGrowsInItsFirstRoundOnly) {
   EXPECT_GE(*after_first, 4u * (10 + 5000 + 5000 + 300000 + (1 << 20)));
 }
 
-TEST(HeapArena, ABlockThatComesBackIsHandedOutAgain) {
+TEST(HeapArena, ReusesFreedBlocks) {
   HeapArena arena;
   at::Tensor first = arena.empty({100000}, at::kFloat);
   const void* block = first.data_ptr();
@@ -96,7 +96,7 @@ TEST(HeapArena, ABlockThatComesBackIsHandedOutAgain) {
   EXPECT_EQ(arena.empty({100000}, at::kFloat).data_ptr(), block);
 }
 
-TEST(HeapArena, SizesThatDifferALittleShareBlocks) {
+TEST(HeapArena, SlightlyDifferentSizesShareBlocks) {
   HeapArena arena;
   arena.empty({1000000}, at::kFloat);
   const size_t reserved = arena.reserved_bytes();
@@ -128,24 +128,24 @@ TEST(HeapArena, ATensorMayOutliveTheArena) {
   kept.fill_(4);
 }
 
-TEST(HeapArena, ImpossibleShapesAreErrors) {
+TEST(HeapArena, RejectsImpossibleShapes) {
   HeapArena arena;
   EXPECT_TUTTI_ERROR(arena.empty({2, -1}, at::kFloat), ErrorCode::kInvalidArgument,
-                     "Arena::empty: the shape [2, -1] is not possible");
+                     "Arena::empty: invalid shape [2, -1]");
   EXPECT_TUTTI_ERROR(arena.empty({int64_t{1} << 40, int64_t{1} << 40}, at::kFloat),
-                     ErrorCode::kInvalidArgument, "is not possible");
-  // The count fits into 64 bits, the bytes do not.
+                     ErrorCode::kInvalidArgument, "invalid shape");
+  // The count fits in 64 bits, the bytes do not.
   EXPECT_TUTTI_ERROR(arena.empty({std::numeric_limits<int64_t>::max()}, at::kDouble),
-                     ErrorCode::kInvalidArgument, "is not possible");
+                     ErrorCode::kInvalidArgument, "invalid shape");
   EXPECT_TUTTI_ERROR(arena.empty({(int64_t{1} << 61) + 1}, at::kDouble),
-                     ErrorCode::kInvalidArgument, "is not possible");
+                     ErrorCode::kInvalidArgument, "invalid shape");
   EXPECT_EQ(arena.reserved_bytes(), 0u);
 }
 
-TEST(HeapArena, MoreMemoryThanThereIsIsUnavailable) {
+TEST(HeapArena, RunningOutOfMemoryIsUnavailable) {
   HeapArena arena;
   EXPECT_TUTTI_ERROR(arena.empty({int64_t{1} << 55}, at::kByte), ErrorCode::kUnavailable,
-                     "HeapArena: the system has no", "bytes of memory left");
+                     "HeapArena: out of memory: the system cannot provide", "bytes.");
   EXPECT_EQ(arena.reserved_bytes(), 0u);
   EXPECT_EQ(arena.empty({8}, at::kByte).numel(), 8) << "the arena works afterwards";
 }

@@ -32,7 +32,7 @@ TEST(UsableCores, ReadsCgroupV2Limits) {
   EXPECT_EQ(cores_from_cpu_max("50000 10000"), 5);
 }
 
-TEST(UsableCores, ACgroupV2WithoutLimitSaysZero) {
+TEST(UsableCores, ReportsZeroForACgroupV2WithoutLimit) {
   EXPECT_EQ(cores_from_cpu_max("max 100000"), 0);
   EXPECT_EQ(cores_from_cpu_max("max"), 0);
   EXPECT_EQ(cores_from_cpu_max(""), 0);
@@ -46,7 +46,7 @@ TEST(UsableCores, ReadsCgroupV1Limits) {
   EXPECT_EQ(cores_from_cfs("400000", "100000"), 4);
   EXPECT_EQ(cores_from_cfs("350000", "100000"), 4);
   EXPECT_EQ(cores_from_cfs("1", "100000"), 1);
-  EXPECT_EQ(cores_from_cfs("-1", "100000"), 0) << "-1 is no limit";
+  EXPECT_EQ(cores_from_cfs("-1", "100000"), 0) << "-1 means no limit";
   EXPECT_EQ(cores_from_cfs("", ""), 0);
   EXPECT_EQ(cores_from_cfs("100000", ""), 0);
   EXPECT_EQ(cores_from_cfs("100000", "0"), 0);
@@ -81,7 +81,7 @@ TEST(TorchThreadsScope, UndoesAChangeMadeInside) {
     at::set_num_threads(before + 3);
   }
   EXPECT_EQ(at::get_num_threads(), before);
-  at::set_num_threads(before);  // it also was for threads to come
+  at::set_num_threads(before);  // it also applied to later threads
 }
 
 TEST(TorchThreadsScope, LeavesOtherThreadsAlone) {
@@ -97,7 +97,7 @@ TEST(TorchThreadsScope, LeavesOtherThreadsAlone) {
   EXPECT_EQ(at::get_num_threads(), before);
 }
 
-// Both scopes at once, as a replica has them: one is for OpenBLAS, the other for MKL.
+// Both scopes together, as in a replica: one is for OpenBLAS, the other for MKL.
 struct ThreadsScopes {
   explicit ThreadsScopes(int threads) : blas(threads), torch(threads) {}
   BlasThreadsScope blas;
@@ -118,7 +118,7 @@ TEST(BlasThreadsScope, SetsAndRestoresTheCountOfTheBlas) {
   EXPECT_EQ(blas_threads(), before);
 }
 
-TEST(BlasThreadsScope, WinsOverWhatTheProgramHasSet) {
+TEST(BlasThreadsScope, OverridesTheCountThatTheProgramSet) {
   const int before = at::get_num_threads();
   at::set_num_threads(2);
   const int blas = blas_threads();
@@ -142,8 +142,8 @@ TEST(BlasThreadsScope, TheLastOfOverlappingScopesRestores) {
   EXPECT_EQ(blas_threads(), before);
 }
 
-// A replica's share of a batch may be a view into it: its bits must be those of a copy, which
-// another process has.
+// A replica's share of a batch may be a view into it: its results must equal those of a copy, which
+// a different process computes on.
 TEST(BlasBits, DoNotDependOnWhereTheRowsBegin) {
   const TorchThreadsScope one(1);
   const BlasThreadsScope one_of_blas(1);
@@ -185,7 +185,7 @@ TEST(ThreadsOfEachReplica, DivideTheCoresAmongTheProcessesThatShareThem) {
   EXPECT_EQ(threads_of_each_replica(apart, 1), 8);
 }
 
-TEST(ThreadsOfEachReplica, AreThoseOfTheSmallestShareEverywhere) {
+TEST(ThreadsOfEachReplica, FollowTheSmallestShareEverywhere) {
   const std::vector<ProcessCores> workers = {{"a", 8}, {"a", 8}, {"a", 8}, {"b", 8}, {"c", 3}};
   EXPECT_EQ(threads_of_each_replica(workers, 1), 2);
   EXPECT_EQ(threads_of_each_replica(workers, 4), 1);

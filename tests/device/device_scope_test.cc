@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CPU devices; tests/process/gpu_scope_test.cc has GPUs on a recording guard.
+// Tests CPU devices; tests/process/gpu_scope_test.cc tests GPUs with a recording guard.
 
 #include "tutti/device/device_scope.h"
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
 
-TEST(DeviceSpec, ReadsEveryWayToWriteADevice) {
+TEST(DeviceSpec, ReadsEverySpellingOfADevice) {
   const DeviceSpec gpu0{.type = "GPU", .index = 0};
   for (const char* text : {"GPU:0", "gpu:0", "Gpu:0", "/gpu:0", "/GPU:0", "/device:GPU:0",
                            "/device:gpu:0", "device:GPU:0"}) {
@@ -71,7 +71,7 @@ TEST(DeviceSpec, CanonicalFillsWhatIsMissing) {
             "/job:worker/replica:0/task:1/device:CPU:0");
 }
 
-TEST(DeviceSpec, MergingTakesEveryFieldTheOtherHas) {
+TEST(DeviceSpec, MergingOverwritesTheFieldsThatTheOtherHas) {
   const DeviceSpec base = DeviceSpec::parse("/job:worker/replica:1/task:2/device:CPU:3");
   const auto merged = [&](const char* other) {
     return base.merged_with(DeviceSpec::parse(other)).to_string();
@@ -100,16 +100,16 @@ TEST(DeviceSpec, MatchesAPatternOfTheFieldsItHas) {
   EXPECT_FALSE(DeviceSpec{}.matches(spec)) << "a missing field is not a match";
 }
 
-TEST(DeviceSpec, ShowsTheTextThePartAndExamplesWhenItCannotRead) {
+TEST(DeviceSpec, NamesTheTextAndThePartThatItCannotRead) {
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("/job:worker/XPU:0"), kInvalid,
                      "DeviceSpec: cannot read \"/job:worker/XPU:0\"",
-                     "\"XPU:0\" is none of job, replica, task, device, CPU, GPU, TPU",
+                     "\"XPU:0\" is not one of job, replica, task, device, CPU, GPU, TPU",
                      "Write for example \"CPU:0\", \"/gpu:1\"");
 }
 
-TEST(DeviceSpec, RefusesWrongNumbers) {
+TEST(DeviceSpec, RejectsMalformedNumbers) {
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("CPU:x"), kInvalid,
-                     "\"x\" in \"CPU:x\" is not a number from 0 up");
+                     "\"x\" in \"CPU:x\" is not a non-negative integer");
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("CPU:-1"), kInvalid, "\"-1\" in \"CPU:-1\"");
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("CPU:1a"), kInvalid, "\"1a\" in \"CPU:1a\"");
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("CPU: 1"), kInvalid, "\" 1\" in \"CPU: 1\"");
@@ -118,7 +118,7 @@ TEST(DeviceSpec, RefusesWrongNumbers) {
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("/task:one"), kInvalid, "\"one\" in \"task:one\"");
 }
 
-TEST(DeviceSpec, RefusesPartsOfAWrongForm) {
+TEST(DeviceSpec, RejectsMalformedParts) {
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("/device:CPU"), kInvalid,
                      "\"device:CPU\" is not device:TYPE:INDEX");
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("/device:CPU:0:1"), kInvalid,
@@ -133,13 +133,13 @@ TEST(DeviceSpec, RefusesPartsOfAWrongForm) {
   }
 }
 
-TEST(DeviceSpec, RefusesAPartGivenTwice) {
+TEST(DeviceSpec, RejectsDuplicateParts) {
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("CPU:0/GPU:0"), kInvalid, "the device is given twice");
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("/job:a/job:a"), kInvalid, "the job is given twice");
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("/task:1/task:2"), kInvalid, "the task is given twice");
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("/replica:1/replica:1"), kInvalid,
                      "the replica is given twice");
-  // The index alone is half a device as well.
+  // The index alone counts as a device, too.
   EXPECT_TUTTI_ERROR(DeviceSpec::parse("/device:*:1/CPU:2"), kInvalid, "the device is given twice");
 }
 

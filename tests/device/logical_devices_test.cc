@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tables of their own; tests/process/ asks the one of the process.
+// Each test has its own table; tests/process/ tests the table of the process.
 
 #include "tutti/device/logical_devices.h"
 
@@ -32,7 +32,7 @@ std::vector<std::string> short_names(const std::vector<DeviceSpec>& specs) {
 
 using Names = std::vector<std::string>;
 
-TEST(LogicalDevices, OneCpuExistsUntilSomethingElseIsSaid) {
+TEST(LogicalDevices, OneCpuExistsByDefault) {
   const LogicalDeviceTable table(0);
   EXPECT_EQ(names(table.list("")), Names{"/device:CPU:0=CPU"});
   EXPECT_EQ(names(table.list("GPU")), Names{});
@@ -48,17 +48,17 @@ TEST(LogicalDevices, ListsCpusThenGpusOrOneType) {
   EXPECT_EQ(names(table.list("TPU")), Names{});
 }
 
-TEST(LogicalDevices, TheCountCanBeSaidAgainButNotChanged) {
+TEST(LogicalDevices, AcceptsTheSameCountAgainButNoOther) {
   LogicalDeviceTable table(0);
   table.set_cpu_count(3);
   table.set_cpu_count(3);
   EXPECT_TUTTI_ERROR(table.set_cpu_count(4), ErrorCode::kFailedPrecondition,
                      "set_logical_cpu_devices: cannot change the number of CPU devices from 3 to 4",
-                     "before the first strategy");
+                     "before creating the first strategy");
   EXPECT_EQ(table.list("CPU").size(), 3u);
 }
 
-TEST(LogicalDevices, TheCountMustBePossible) {
+TEST(LogicalDevices, RejectsImpossibleCounts) {
   LogicalDeviceTable table(0);
   for (const int count : {0, -1, 1025}) {
     EXPECT_TUTTI_ERROR(table.set_cpu_count(count), ErrorCode::kInvalidArgument,
@@ -70,7 +70,7 @@ TEST(LogicalDevices, TheCountMustBePossible) {
   EXPECT_EQ(table.list("CPU").size(), 1024u);
 }
 
-TEST(LogicalDevices, TheFirstStrategyDecidesHowManyCpusThereAre) {
+TEST(LogicalDevices, TheFirstStrategyFixesTheNumberOfCpus) {
   LogicalDeviceTable table(0);
   const auto specs = table.resolve("MirroredStrategy", {"CPU:0", "/cpu:3"});
   ASSERT_EQ(specs.size(), 2u);
@@ -85,7 +85,7 @@ TEST(LogicalDevices, TheFirstStrategyDecidesHowManyCpusThereAre) {
   EXPECT_TUTTI_ERROR(table.set_cpu_count(5), ErrorCode::kFailedPrecondition, "from 4 to 5");
 }
 
-TEST(LogicalDevices, WhatWasSaidBeforeWinsOverTheFirstStrategy) {
+TEST(LogicalDevices, AnExplicitCountOverridesTheFirstStrategy) {
   LogicalDeviceTable table(0);
   table.set_cpu_count(2);
   EXPECT_TUTTI_ERROR(table.resolve("OneDeviceStrategy", {"CPU:2"}), ErrorCode::kNotFound,
@@ -93,14 +93,14 @@ TEST(LogicalDevices, WhatWasSaidBeforeWinsOverTheFirstStrategy) {
   EXPECT_EQ(short_names(table.resolve("OneDeviceStrategy", {"CPU:1"})), Names{"CPU:1"});
 }
 
-TEST(LogicalDevices, ManyDevicesAreListedShort) {
+TEST(LogicalDevices, AbbreviatesLongDeviceLists) {
   LogicalDeviceTable table(0);
   table.set_cpu_count(16);
   EXPECT_TUTTI_ERROR(table.resolve("S", {"CPU:16"}), ErrorCode::kNotFound,
                      "CPU:0, CPU:1, CPU:2, CPU:3, CPU:4, CPU:5, CPU:6, CPU:7, ... CPU:15.");
 }
 
-TEST(LogicalDevices, AnEmptyListStandsForAllGpusElseAllCpus) {
+TEST(LogicalDevices, AnEmptyListMeansAllGpusElseAllCpus) {
   LogicalDeviceTable with_gpus(2);
   with_gpus.set_cpu_count(4);
   EXPECT_EQ(short_names(with_gpus.resolve("S", {})), (Names{"GPU:0", "GPU:1"}));
@@ -111,7 +111,7 @@ TEST(LogicalDevices, AnEmptyListStandsForAllGpusElseAllCpus) {
   EXPECT_EQ(short_names(untouched.resolve("S", {})), Names{"CPU:0"});
 }
 
-TEST(LogicalDevices, GpusAreWhatWasCounted) {
+TEST(LogicalDevices, OffersTheGpusThatWereCounted) {
   LogicalDeviceTable table(2);
   EXPECT_EQ(short_names(table.resolve("S", {"GPU:1", "CPU:0", "gpu:0"})),
             (Names{"GPU:1", "CPU:0", "GPU:0"}));
@@ -122,21 +122,21 @@ TEST(LogicalDevices, GpusAreWhatWasCounted) {
   EXPECT_TUTTI_ERROR(none.resolve("S", {"GPU:0"}), ErrorCode::kNotFound, "this process has CPU:0.");
 }
 
-TEST(LogicalDevices, ADeviceIsNamedOnce) {
+TEST(LogicalDevices, RejectsDuplicateDevices) {
   LogicalDeviceTable table(0);
   EXPECT_TUTTI_ERROR(table.resolve("MirroredStrategy", {"CPU:0", "CPU:1", "/device:cpu:0"}),
                      ErrorCode::kInvalidArgument,
                      "MirroredStrategy: device "
-                     "\"/job:localhost/replica:0/task:0/device:CPU:0\" is in the list more than "
+                     "\"/job:localhost/replica:0/task:0/device:CPU:0\" is listed more than "
                      "once",
                      "CPU:1, CPU:2");
 }
 
-TEST(LogicalDevices, DevicesOfOtherProcessesAreRefused) {
+TEST(LogicalDevices, RejectsDevicesOfOtherProcesses) {
   LogicalDeviceTable table(0);
   for (const char* name : {"/job:worker/task:0/CPU:0", "/task:1/CPU:0", "/replica:1/CPU:0"}) {
     EXPECT_TUTTI_ERROR(table.resolve("S", {name}), ErrorCode::kInvalidArgument, "S: device \"",
-                       "belongs to another process", "Name it as \"CPU:0\"");
+                       "belongs to another process", "Write it as \"CPU:0\"");
   }
   EXPECT_EQ(table.resolve("S", {"/job:localhost/replica:0/task:0/device:CPU:0"}).size(), 1u);
 }
@@ -147,13 +147,13 @@ TEST(LogicalDevices, OtherTypesAreUnimplemented) {
                      "S: the type of device \"TPU:0\" is not supported; use CPU or GPU.");
 }
 
-TEST(LogicalDevices, ANameThatCannotBeReadIsAnError) {
+TEST(LogicalDevices, RejectsMalformedNames) {
   LogicalDeviceTable table(0);
   EXPECT_TUTTI_ERROR(table.resolve("S", {"CPU:0", "disk:0"}), ErrorCode::kInvalidArgument,
                      "cannot read \"disk:0\"");
 }
 
-TEST(LogicalDevices, AListThatIsRefusedDecidesNothing) {
+TEST(LogicalDevices, ARejectedListDoesNotFixTheCount) {
   const std::vector<std::vector<std::string>> refused = {
       {"CPU:3", "GPU:0"},    {"CPU:3", "CPU:3"}, {"CPU:3", "TPU:0"}, {"CPU:3", "/job:worker/CPU:0"},
       {"CPU:3", "nonsense"}, {"CPU:5000"}};

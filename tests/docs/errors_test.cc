@@ -131,11 +131,11 @@ TEST(Errors, OfArgumentsShowTheValue) {
   tutti::MirroredStrategy strategy(kDevices);
   EXPECT_TUTTI_ERROR(
       tutti::MirroredStrategy({"CPU:0", "CPU:0"}), ErrorCode::kInvalidArgument,
-      "MirroredStrategy: device \"/job:localhost/replica:0/task:0/device:CPU:0\" is in the list "
-      "more than once. Name each device once; more CPU replicas are CPU:1, CPU:2, ...");
+      "MirroredStrategy: device \"/job:localhost/replica:0/task:0/device:CPU:0\" is listed more "
+      "than once. List each device once; for more CPU replicas add CPU:1, CPU:2, ...");
   EXPECT_TUTTI_ERROR(tutti::DeviceSpec::parse("GPU:x"), ErrorCode::kInvalidArgument,
-                     "DeviceSpec: cannot read \"GPU:x\": \"x\" in \"GPU:x\" is not a number from 0 "
-                     "up. Write for example \"CPU:0\", \"/gpu:1\" or "
+                     "DeviceSpec: cannot read \"GPU:x\": \"x\" in \"GPU:x\" is not a non-negative "
+                     "integer. Write for example \"CPU:0\", \"/gpu:1\" or "
                      "\"/job:worker/replica:0/task:1/device:CPU:0\".");
   const auto flags = strategy.run([] { return torch::tensor(true); });
   EXPECT_TUTTI_ERROR(strategy.reduce(ReduceOp::kSum, flags), ErrorCode::kInvalidArgument,

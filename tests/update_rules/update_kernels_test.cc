@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loops of the update rules for every x86-64 and those for AVX2: each rounds as its
-// instruction set does, and they differ by no more than that.
+// The loops of the update rules for baseline x86-64 and for AVX2: each rounds as its instruction
+// set does, and they differ only in rounding.
 
 #include "tutti/update_rules/internal/update_kernels.h"
 
@@ -47,7 +47,7 @@ struct Memory {
   UpdateSlice<T> slice;
 };
 
-// What one element of SGD is, with momentum and decay, in plain operations or with fused ones.
+// One element of SGD with momentum and decay, in plain or fused operations.
 template <class T>
 T plain_sgd(const SgdTerms& terms, T p, T g, T buffer, bool fused) {
   const auto multiply_add = [fused](T a, T b, T c) {
@@ -79,7 +79,7 @@ void expect_plain_sgd(const UpdateKernels<T>& kernels, bool fused) {
   }
 }
 
-// Calls run(kernels, slice) with both, and compares what they leave.
+// Calls run(kernels, slice) with both and compares the results.
 template <class T, class Run>
 void expect_near(const UpdateKernels<T>& a, const UpdateKernels<T>& b, const Run& run) {
   const Memory<T> first(3);
@@ -96,7 +96,7 @@ void expect_near(const UpdateKernels<T>& a, const UpdateKernels<T>& b, const Run
   EXPECT_NE(first.parameter, Memory<T>(3).parameter);
 }
 
-// Whatever the instruction set, no flag selects the loop of another.
+// No flag selects the loop of a different instruction set.
 template <class T>
 void expect_all_near(const UpdateKernels<T>& a, const UpdateKernels<T>& b) {
   for (const double decay : {0.0, 0.1}) {
@@ -119,7 +119,7 @@ void expect_all_near(const UpdateKernels<T>& a, const UpdateKernels<T>& b) {
   }
 }
 
-TEST(UpdateKernels, BaselineRoundsAsThePlainLoop) {
+TEST(UpdateKernels, BaselineRoundsLikeThePlainLoop) {
 #if defined(__aarch64__)
   constexpr bool kFused = true;  // part of every aarch64
 #else
@@ -139,25 +139,25 @@ template <class T>
 void expect_distinct() {
   const UpdateKernels<T>& a = internal::update_kernels_baseline<T>();
   const UpdateKernels<T>& b = internal::update_kernels_avx2<T>();
-  EXPECT_NE(a.sgd, b.sgd) << "the linker took one for both";
+  EXPECT_NE(a.sgd, b.sgd) << "the linker merged the two";
   EXPECT_NE(a.adam, b.adam);
   EXPECT_NE(a.adagrad, b.adagrad);
   EXPECT_NE(a.rmsprop, b.rmsprop);
   EXPECT_EQ(internal::update_kernels<T>().sgd, has_avx2() ? b.sgd : a.sgd);
 }
 
-TEST(UpdateKernels, EachInstructionSetHasItsOwn) {
+TEST(UpdateKernels, EachInstructionSetHasItsOwnKernels) {
   expect_distinct<float>();
   expect_distinct<double>();
 }
 
-TEST(UpdateKernels, Avx2FusesAsThePlainLoopWithFma) {
+TEST(UpdateKernels, Avx2FusesLikeThePlainLoopWithFma) {
   if (!has_avx2()) GTEST_SKIP() << "this CPU has no AVX2 with FMA";
   expect_plain_sgd(internal::update_kernels_avx2<float>(), true);
   expect_plain_sgd(internal::update_kernels_avx2<double>(), true);
 }
 
-TEST(UpdateKernels, InstructionSetsDifferByRoundingAlone) {
+TEST(UpdateKernels, InstructionSetsDifferOnlyInRounding) {
   if (!has_avx2()) GTEST_SKIP() << "this CPU has no AVX2 with FMA";
   expect_all_near(internal::update_kernels_baseline<float>(),
                   internal::update_kernels_avx2<float>());

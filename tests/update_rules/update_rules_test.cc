@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The update rules against torch::optim on one tensor, and what makes them safe to cut into slices.
+// Compares the update rules with torch::optim on one tensor, and tests that slices may be cut
+// anywhere.
 
 #include <algorithm>
 #include <array>
@@ -24,7 +25,7 @@
 
 namespace tutti::update_rules_test {
 
-// Vectors of any width, and a tail.
+// Leaves a tail for vectors of any width.
 constexpr int64_t kCount = 1037;
 
 std::vector<SgdRule> sgd_rules() {
@@ -174,7 +175,7 @@ class Fused {
     step_in_pieces(step, gradient, {count_}, factor);
   }
 
-  // The lengths are repeated until there is nothing left.
+  // Repeats the lengths until nothing is left.
   void step_in_pieces(int64_t step, const std::vector<T>& gradient,
                       const std::vector<int64_t>& lengths, double factor = 1) {
     const std::vector<T> moved = shifted(gradient);
@@ -250,7 +251,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-// NaNs are equal, whatever their bits: which of two a sum keeps is the choice of the compiler.
+// All NaNs count as equal: the compiler chooses which of two NaNs a sum keeps.
 template <class T>
 bool same_or_nan(const std::vector<T>& a, const std::vector<T>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -287,7 +288,7 @@ class UpdateRules : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(UpdateRules, Types);
 
-TYPED_TEST(UpdateRules, SgdHasTheBitsOfLibTorch) {
+TYPED_TEST(UpdateRules, SgdMatchesLibTorchBitForBit) {
   using T = TypeParam;
   for (const SgdRule& rule : sgd_rules()) {
     Fused<T> fused(rule);
@@ -304,7 +305,7 @@ TYPED_TEST(UpdateRules, SgdHasTheBitsOfLibTorch) {
 }
 
 // LibTorch cuts large tensors into pieces for its threads.
-TYPED_TEST(UpdateRules, SgdHasTheBitsOfLibTorchForLargeTensors) {
+TYPED_TEST(UpdateRules, SgdMatchesLibTorchBitForBitForLargeTensors) {
   using T = TypeParam;
   constexpr int64_t kLarge = 100'003;
   const SgdRule rule{.lr = 0.07, .momentum = 0.9, .weight_decay = 0.1};
@@ -319,7 +320,7 @@ TYPED_TEST(UpdateRules, SgdHasTheBitsOfLibTorchForLargeTensors) {
   EXPECT_TRUE(same_bits(fused.parameter(), reference.parameter()));
 }
 
-TYPED_TEST(UpdateRules, OthersAreAtMostTwoUlpFromLibTorchAfterOneStep) {
+TYPED_TEST(UpdateRules, OthersStayWithinTwoUlpOfLibTorchInOneStep) {
   using T = TypeParam;
   for (const UpdateRule& rule : other_rules()) {
     Fused<T> fused(rule);
@@ -332,9 +333,9 @@ TYPED_TEST(UpdateRules, OthersAreAtMostTwoUlpFromLibTorchAfterOneStep) {
   }
 }
 
-TYPED_TEST(UpdateRules, OthersAreNearLibTorchAfterAHundredSteps) {
+TYPED_TEST(UpdateRules, OthersStayNearLibTorchOverAHundredSteps) {
   using T = TypeParam;
-  // Far enough from 0 that a hundred steps do not cross it: near it no two roundings agree.
+  // Far enough from 0 that a hundred steps do not cross it: near it, no two roundings agree.
   const std::vector<T> before = random_numbers<T>(2, 2, 4);
   for (const UpdateRule& rule : other_rules()) {
     Fused<T> fused(rule, before);
@@ -348,7 +349,7 @@ TYPED_TEST(UpdateRules, OthersAreNearLibTorchAfterAHundredSteps) {
   }
 }
 
-TYPED_TEST(UpdateRules, AreWhatLibTorchDoesWithNaNsAndInfinities) {
+TYPED_TEST(UpdateRules, TreatNansAndInfinitiesAsLibTorchDoes) {
   using T = TypeParam;
   const T inf = std::numeric_limits<T>::infinity();
   const T nan = std::numeric_limits<T>::quiet_NaN();
@@ -427,7 +428,7 @@ TYPED_TEST(UpdateRules, TheFactorMultipliesTheGradientFirst) {
   }
 }
 
-TYPED_TEST(UpdateRules, SgdBeginsItsMomentumWithTheGradient) {
+TYPED_TEST(UpdateRules, SgdStartsItsMomentumAtTheGradient) {
   using T = TypeParam;
   Fused<T> fused(SgdRule{.lr = 0.5, .momentum = 0.9, .dampening = 0.5});
   fused.fill_states(std::numeric_limits<T>::quiet_NaN());
@@ -444,7 +445,7 @@ TYPED_TEST(UpdateRules, AnEmptySliceNeedsNoMemory) {
   for (const UpdateRule& rule : all_rules()) EXPECT_NO_THROW(apply(rule, UpdateSlice<T>{}));
 }
 
-TYPED_TEST(UpdateRules, RefuseSlicesThatCannotBe) {
+TYPED_TEST(UpdateRules, RejectInvalidSlices) {
   using T = TypeParam;
   T value = 1;
   UpdateSlice<T> slice{.parameter = &value, .gradient = &value, .state = {&value}, .count = 1};
@@ -459,7 +460,7 @@ TYPED_TEST(UpdateRules, RefuseSlicesThatCannotBe) {
   EXPECT_EQ(value, T{1});
 }
 
-TEST(UpdateRule, SaysWhatStateItKeeps) {
+TEST(UpdateRule, ReportsItsStates) {
   EXPECT_EQ(num_states(SgdRule{}), 0);
   EXPECT_EQ(num_states(SgdRule{.momentum = 0.9}), 1);
   EXPECT_EQ(num_states(AdamRule{}), 2);

@@ -31,7 +31,8 @@ at::Tensor Arena::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   for (const int64_t size : sizes) {
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  message("Arena::empty: the shape ", sizes, " is not possible."));
+                  message("Arena::empty: invalid shape ", sizes,
+                          "; sizes must not be negative, and the tensor must fit in memory."));
     }
   }
   std::shared_ptr<void> block = do_allocate(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
@@ -77,8 +78,9 @@ class HeapArena::Pool : public std::enable_shared_from_this<Pool> {
     const size_t span = bytes + alignment - kPage;
     void* raw = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) {
-      throw Error(ErrorCode::kUnavailable,
-                  message("HeapArena: the system has no ", bytes, " bytes of memory left."));
+      throw Error(
+          ErrorCode::kUnavailable,
+          message("HeapArena: out of memory: the system cannot provide ", bytes, " bytes."));
     }
     // Trim to an aligned block: huge pages need it.
     auto* first = static_cast<std::byte*>(raw);
@@ -98,7 +100,7 @@ class HeapArena::Pool : public std::enable_shared_from_this<Pool> {
     try {
       free_[bytes].push_back(block);
     } catch (...) {
-      munmap(block, bytes);  // No memory to remember it by: give it to the system.
+      munmap(block, bytes);  // Recording it for reuse takes memory, so it goes back to the system.
       reserved_ -= bytes;
     }
   }

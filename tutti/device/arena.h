@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that a strategy's reducer can reach. Whoever lays out tensors that will
-// be reduced asks the arena of the strategy for them first: today it hands out
-// heap memory in huge pages, for other reducers shared or pinned memory.
+// Memory that a strategy's reducer can reach. Code that lays out tensors to be reduced allocates
+// them from the strategy's arena: heap memory in huge pages today, shared or pinned memory for
+// other reducers.
 
 #pragma once
 
@@ -15,14 +15,14 @@
 
 namespace tutti {
 
-/// From this size on a result is worth taking from an arena: its pages are warm.
+/// Results of at least this size are worth allocating from an arena, whose pages are warm.
 inline constexpr size_t kArenaAboveBytes = 64 << 10;
 
 namespace internal {
 
-/// The size of the block for so many bytes. Eight classes between two powers of two: blocks that
-/// differ a little in size, as ragged batches make them, share a class at the cost of at most an
-/// eighth.
+/// The size of the block that holds `bytes`. There are eight size classes between two powers of
+/// two, so that blocks of slightly different sizes, as ragged batches need, share a class and waste
+/// at most an eighth.
 size_t block_bytes(size_t bytes);
 
 }  // namespace internal
@@ -40,13 +40,12 @@ class Arena {
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype);
 
  private:
-  /// `bytes` > 0, aligned to at least 64; given back when the pointer dies.
+  /// Allocates `bytes` > 0, aligned to at least 64; the last pointer releases them.
   virtual std::shared_ptr<void> do_allocate(size_t bytes) = 0;
 };
 
-/// Heap memory, advised to use huge pages. Blocks that come back are kept and
-/// handed out again, so that a training loop allocates in its first steps only; the
-/// system gets them back when the arena is gone. Thread-safe.
+/// Heap memory, advised to use huge pages. Freed blocks are kept and reused, so that a training
+/// loop allocates only in its first steps; they return to the system with the arena. Thread-safe.
 class HeapArena final : public Arena {
  public:
   HeapArena();

@@ -31,8 +31,8 @@
 namespace tutti {
 namespace {
 
-// On CPUs that are not Intel's, MKL adds in an order that depends on where rows begin in memory,
-// unless it is told to be strict before it is used for the first time, hence before main().
+// On non-Intel CPUs, MKL's summation order depends on the alignment of rows in memory unless strict
+// mode is set before its first use, hence before main().
 [[maybe_unused]] const bool mkl_is_strict = [] {
 #ifdef __x86_64__
   __builtin_cpu_init();
@@ -46,7 +46,7 @@ namespace {
 #endif
 }();
 
-// The affinity mask, a bit for each core; empty if the system does not tell.
+// The affinity mask, one bit per core; empty if the system does not report it.
 std::string affinity_mask() {
   // Machines with more than 1024 cores need a larger set than cpu_set_t.
   for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
@@ -97,8 +97,8 @@ int smaller_limit(int a, int b) {
   return std::min(a, b);
 }
 
-// A limit may stand on any level above the process; the tightest one counts.
-// In a container the path of the host may not exist: then the mount's root does.
+// Any level above the process may set a limit; the tightest one counts. In a container the host's
+// path may not exist; the root of the mount then applies.
 template <class Read>
 int tightest_limit(std::string path, Read read) {
   int limit = 0;
@@ -139,8 +139,8 @@ const OpenBlas& open_blas() {
   return instance;
 }
 
-// MKL has a count for each thread, which goes before the one that at::set_num_threads sets for the
-// process; 0 is none. It returns the previous one.
+// MKL keeps a count per thread, which takes precedence over the process-wide one that
+// at::set_num_threads sets; 0 clears it. `set` returns the previous count.
 struct Mkl {
   int (*set)(int) = find_function<int(int)>("MKL_Set_Num_Threads_Local");
   int (*get)() = find_function<int()>("MKL_Get_Max_Threads");
@@ -153,13 +153,14 @@ const Mkl& mkl() {
   return instance;
 }
 
-// at::set_num_threads also empties oneDNN's caches and changes the default of
-// other threads, which takes 50 us; OpenMP's own function sets this thread only.
-// at::get_num_threads, called before, has done LibTorch's set-up of the thread.
+// at::set_num_threads also empties oneDNN's caches and changes the default of other threads, which
+// takes 50 us; OpenMP's own function sets only this thread. The earlier call of at::get_num_threads
+// has initialised LibTorch on the thread.
 void set_torch_threads(int threads) {
   static auto* const set = find_function<void(int)>("omp_set_num_threads");
   if (set != nullptr) set(threads);
-  if (at::get_num_threads() != threads) at::set_num_threads(threads);  // not OpenMP, or another one
+  if (at::get_num_threads() != threads)
+    at::set_num_threads(threads);  // no OpenMP, or a different runtime
 }
 
 struct BlasState {
@@ -189,7 +190,7 @@ std::string core_pool() {
   }
   std::string cores = affinity_mask();
   if (cores_from_cgroup() > 0) {
-    // Paths begin at the root of the namespace, so that containers have equal ones.
+    // Paths are relative to the root of the namespace, so those of containers are equal.
     std::error_code unknown;
     cores += std::filesystem::read_symlink("/proc/self/ns/cgroup", unknown).string();
     cores += cgroup_path(true) + ":" + cgroup_path(false);
@@ -271,7 +272,7 @@ std::string_view best_open_blas_core() {
 }
 
 std::string open_blas_advice(std::string_view core, std::string_view best) {
-  // Those that multiply with AVX2 at least; all others have half of its speed or less.
+  // These multiply with AVX2 or better; all others reach at most half of its speed.
   constexpr std::array<std::string_view, 6> kFast = {"Haswell",  "Excavator",  "Zen",
                                                      "SkylakeX", "Cooperlake", "SapphireRapids"};
   const auto same = [core](std::string_view other) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many cores this process may use, and how many threads LibTorch and its
-// BLAS use. LibTorch's and MKL's counts belong to the calling thread; OpenBLAS has
-// one for the whole process, and collapses when several threads call it with more.
+// How many cores this process may use, and how many threads LibTorch and its BLAS use. LibTorch's
+// and MKL's counts belong to the calling thread; OpenBLAS has one for the whole process, and its
+// speed collapses when several threads call it with a count above 1.
 
 #pragma once
 
@@ -16,12 +16,12 @@ namespace tutti {
 /// cgroup's CPU limit (rounded up), at least 1. Read once.
 int usable_cores();
 
-/// Names the set of cores that usable_cores() counts: two processes that share their cores have the
-/// same name, those of different machines, affinity masks or limited cgroups have different ones.
+/// Names the set of cores that usable_cores() counts: processes that share cores get the same name;
+/// those on different machines, affinity masks or limited cgroups get different ones.
 std::string core_pool();
 
-/// Sets what at::get_num_threads returns on this thread for the life of the object, and the count
-/// of MKL.
+/// Sets what at::get_num_threads returns on this thread, and MKL's count, for the lifetime of the
+/// object.
 class TorchThreadsScope {
  public:
   explicit TorchThreadsScope(int threads);
@@ -35,11 +35,9 @@ class TorchThreadsScope {
   int previous_mkl_ = 0;
 };
 
-/// Sets OpenBLAS' process-wide thread count for the life of the object; the
-/// last of several overlapping scopes to end restores the value found by the
-/// first, and while they overlap the count of the last to begin holds. Does nothing
-/// with another BLAS: TorchThreadsScope sets MKL's.
-/// Thread-safe.
+/// Sets OpenBLAS' process-wide thread count for the lifetime of the object. While scopes overlap,
+/// the count of the last to begin applies; the last to end restores the value that the first one
+/// found. Does nothing with a different BLAS: TorchThreadsScope sets MKL's. Thread-safe.
 class BlasThreadsScope {
  public:
   explicit BlasThreadsScope(int threads);
@@ -49,11 +47,11 @@ class BlasThreadsScope {
   BlasThreadsScope& operator=(const BlasThreadsScope&) = delete;
 };
 
-/// The present thread count of OpenBLAS, or of MKL on this thread; 0 with another BLAS.
+/// The current thread count of OpenBLAS, or of MKL on this thread; 0 with any other BLAS.
 int blas_threads();
 
-/// Logs a warning, once in a process, if OpenBLAS multiplies by kernels for a CPU far older than
-/// this one. It decides when it is loaded, so that nothing but the advice can help.
+/// Logs a warning, once per process, if OpenBLAS chose kernels for a CPU far older than this one.
+/// It chooses when it is loaded, so a running program can only advise.
 void warn_of_slow_blas();
 
 namespace internal {
@@ -67,15 +65,14 @@ struct ProcessCores {
 /// How many of `processes` share the cores of `which`, itself included.
 int processes_in_pool(std::span<const ProcessCores> processes, size_t which);
 
-/// The threads that each of `replicas` in each of the processes can have, if processes that share
-/// cores divide them: the smallest share decides for all, so that all compute the same bits. At
-/// least 1.
+/// The number of threads for each of the `replicas` of each process when processes that share cores
+/// divide them. The smallest share applies to all, so that all compute the same bits. At least 1.
 int threads_of_each_replica(std::span<const ProcessCores> processes, int replicas);
 
-/// The value of OPENBLAS_CORETYPE that fits this CPU; empty if any does.
+/// The value of OPENBLAS_CORETYPE that suits this CPU; empty if any does.
 std::string_view best_open_blas_core();
 
-/// What to say if OpenBLAS has chosen `core`; empty if that is good enough.
+/// The warning to log if OpenBLAS chose `core`; empty if that is fast enough.
 std::string open_blas_advice(std::string_view core, std::string_view best);
 
 /// Cores allowed by the text of cgroup v2's cpu.max ("200000 100000", "max

@@ -12,15 +12,15 @@
 
 namespace tutti {
 
-/// "CPU:n" is LibTorch's one CPU, "GPU:n" its CUDA device n.
-/// Throws kUnimplemented for any other type.
+/// "CPU:n" maps to LibTorch's only CPU, "GPU:n" to CUDA device n. Throws kUnimplemented for any
+/// other type.
 c10::Device torch_device(const DeviceSpec& spec);
 
-/// The innermost DeviceScope's device on this thread, or null outside of any.
+/// The innermost DeviceScope's device on this thread, or null outside of all scopes.
 const DeviceSpec* current_device();
 
-/// Makes a device current on this thread for the life of the object. `spec`
-/// must outlive it. Not thread-safe; scopes nest.
+/// Makes a device current on this thread for the lifetime of the object. `spec` must outlive it.
+/// Not thread-safe; scopes nest.
 class DeviceScope {
  public:
   explicit DeviceScope(const DeviceSpec& spec);

@@ -37,7 +37,7 @@ std::string upper(std::string_view text) {
                       "\"/job:worker/replica:0/task:1/device:CPU:0\"."));
 }
 
-// One name being read; each setter refuses a field that was given before.
+// One name being read; each setter rejects a field that was given before.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
@@ -66,7 +66,8 @@ class Reader {
       if (words.size() > 2) fail(text_, message("\"", part, "\" is not TYPE:INDEX"));
       read_device(part, words[0], words.size() == 2 ? words[1] : std::string_view("*"));
     } else {
-      fail(text_, message("\"", part, "\" is none of job, replica, task, device, CPU, GPU, TPU"));
+      fail(text_,
+           message("\"", part, "\" is not one of job, replica, task, device, CPU, GPU, TPU"));
     }
   }
 
@@ -102,7 +103,7 @@ class Reader {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() ||
         value < 0) {
-      fail(text_, message("\"", digits, "\" in \"", part, "\" is not a number from 0 up"));
+      fail(text_, message("\"", digits, "\" in \"", part, "\" is not a non-negative integer"));
     }
     return value;
   }

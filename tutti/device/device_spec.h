@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-/// A full or partial device name. Immutable in use; a plain value.
+/// A full or partial device name. A plain value.
 struct DeviceSpec {
   std::optional<std::string> job = std::nullopt;
   std::optional<int> replica = std::nullopt;
@@ -22,18 +22,18 @@ struct DeviceSpec {
   std::optional<std::string> type = std::nullopt;  ///< "CPU", "GPU", ...: upper case.
   std::optional<int> index = std::nullopt;
 
-  /// Reads a name; parts that are missing or "*" stay empty.
-  /// Throws kInvalidArgument that shows the text and the part that is wrong.
+  /// Reads a name; parts that are missing or "*" stay empty. Throws kInvalidArgument with the text
+  /// and the offending part.
   static DeviceSpec parse(std::string_view text);
 
   /// parse(), then fills what is missing from job "localhost", replica 0,
   /// task 0, device CPU:0.
   static DeviceSpec canonical(std::string_view text);
 
-  /// This spec with every field that `other` has replaced by it.
+  /// This spec, with every field that is set in `other` taken from there.
   DeviceSpec merged_with(const DeviceSpec& other) const;
 
-  /// True if every field that `pattern` has is equal here.
+  /// True if every field that is set in `pattern` has the same value here.
   bool matches(const DeviceSpec& pattern) const;
 
   /// "/job:localhost/replica:0/task:0/device:CPU:0"; empty fields are left out.

@@ -19,7 +19,7 @@ std::vector<LogicalDevice> list_logical_devices(std::string_view type) {
 namespace internal {
 namespace {
 
-// More lanes than this is a mistake in the caller's arithmetic.
+// More devices than this are a mistake in the caller's arithmetic.
 constexpr int kMaxCpuDevices = 1024;
 
 int count_gpus() {
@@ -49,15 +49,15 @@ void LogicalDeviceTable::set_cpu_count(int count) {
   if (count < 1 || count > kMaxCpuDevices) {
     throw Error(ErrorCode::kInvalidArgument,
                 message("set_logical_cpu_devices: the count is ", count,
-                        "; it must lie between 1 and ", kMaxCpuDevices, "."));
+                        "; it must be between 1 and ", kMaxCpuDevices, "."));
   }
   MutexLock lock(mutex_);
   if (!is_open() && cpu_count() != count) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message("set_logical_cpu_devices: cannot change the number of CPU devices from ",
                         cpu_count(), " to ", count,
-                        "; it was set before or by the first strategy. Call it once, before the "
-                        "first strategy is made."));
+                        "; an earlier call or the first strategy has fixed it. Call it once, "
+                        "before creating the first strategy."));
   }
   cpu_count_.store(count, std::memory_order_relaxed);
 }
@@ -91,11 +91,11 @@ std::vector<DeviceSpec> LogicalDeviceTable::resolve(std::string_view who,
     if (std::count(specs.begin(), specs.end(), spec) > 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   message(who, ": device \"", spec,
-                          "\" is in the list more than once. "
-                          "Name each device once; more CPU replicas are CPU:1, CPU:2, ..."));
+                          "\" is listed more than once. List each device once; for more CPU "
+                          "replicas add CPU:1, CPU:2, ..."));
     }
   }
-  // A list that is refused decides nothing.
+  // A rejected list must not fix the count.
   const int count = is_open() && needed <= kMaxCpuDevices ? needed : cpu_count();
   for (const DeviceSpec& spec : specs) check_exists(who, spec, count);
   cpu_count_.store(count, std::memory_order_relaxed);
@@ -112,11 +112,10 @@ void LogicalDeviceTable::check(std::string_view who, const DeviceSpec& spec) con
 void LogicalDeviceTable::check_exists(std::string_view who, const DeviceSpec& spec,
                                       int cpu_count) const {
   if (*spec.job != "localhost" || *spec.replica != 0 || *spec.task != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                message(who, ": device \"", spec,
-                        "\" belongs to another process; this strategy takes "
-                        "local devices only. Name it as \"",
-                        spec.short_name(), "\"."));
+    throw Error(ErrorCode::kInvalidArgument, message(who, ": device \"", spec,
+                                                     "\" belongs to another process; this strategy "
+                                                     "accepts only local devices. Write it as \"",
+                                                     spec.short_name(), "\"."));
   }
   const bool is_cpu = *spec.type == "CPU";
   if (!is_cpu && *spec.type != "GPU") {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which devices this process has. GPUs are what LibTorch finds. CPU devices are
-// lanes of execution: CPU:0 ... CPU:k-1 exist, where k is what
-// set_logical_cpu_devices(k) said or, if it was not called, one more than the
-// highest CPU index of the first strategy's device list.
+// Which devices this process has. GPUs are what LibTorch finds. CPU devices are logical: CPU:0 ...
+// CPU:k-1 exist, where k was passed to set_logical_cpu_devices(k) or, if it was not called, is one
+// more than the highest CPU index in the first strategy's device list.
 
 #pragma once
 
@@ -24,9 +23,8 @@ struct LogicalDevice {
   bool operator==(const LogicalDevice&) const = default;
 };
 
-/// Splits the CPU into `count` logical devices. Call it before the first
-/// strategy is made; afterwards only the same count is accepted
-/// (kFailedPrecondition). Thread-safe.
+/// Splits the CPU into `count` logical devices. Call it before creating the first strategy;
+/// afterwards only the same count is accepted (kFailedPrecondition). Thread-safe.
 void set_logical_cpu_devices(int count);
 
 /// The devices that exist now, CPUs first; of one type if it is given. Thread-safe.
@@ -34,8 +32,7 @@ std::vector<LogicalDevice> list_logical_devices(std::string_view type = {});
 
 namespace internal {
 
-/// The table behind the functions above; one per process, more only in tests.
-/// Thread-safe.
+/// The table behind the functions above; one per process, except in tests. Thread-safe.
 class LogicalDeviceTable {
  public:
   explicit LogicalDeviceTable(int gpu_count) : gpu_count_(gpu_count) {}
@@ -43,13 +40,13 @@ class LogicalDeviceTable {
   void set_cpu_count(int count);
   std::vector<LogicalDevice> list(std::string_view type) const;
 
-  /// Turns the device list of a strategy into canonical specs. An empty list
-  /// stands for all GPUs, else all CPUs. Decides the number of CPUs if that is
-  /// still open. Errors begin with `who`, the strategy's name.
+  /// Turns the device list of a strategy into canonical specs. An empty list means all GPUs or, if
+  /// there are none, all CPUs. Fixes the number of CPUs if that is still open. Errors begin with
+  /// `who`, the strategy's name.
   std::vector<DeviceSpec> resolve(std::string_view who, const std::vector<std::string>& names);
 
   /// Throws, beginning with `who`, unless this process has the device. While the number of CPUs is
-  /// open, it has each of them.
+  /// open, every CPU index exists.
   void check(std::string_view who, const DeviceSpec& spec) const;
 
  private:

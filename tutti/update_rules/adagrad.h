@@ -12,7 +12,7 @@ namespace tutti {
 
 /// The options of torch::optim::Adagrad. A plain value.
 ///
-/// State: 0 is sum, which begins with initial_accumulator_value.
+/// State: 0 is sum, which starts at initial_accumulator_value.
 struct AdagradRule {
   double lr = 1e-2;
   double lr_decay = 0;  ///< Step n has the rate lr / (1 + (n - 1) * lr_decay).

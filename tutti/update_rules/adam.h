@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Adam, with or without AMSGrad. Weight decay is added to the gradient, as in torch::optim::Adam;
-// adamw.h has the other kind.
+// adamw.h has decoupled weight decay.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stochastic gradient descent, with momentum, dampening, Nesterov's momentum and weight decay.
-// Bit for bit what torch::optim::SGD computes on the same CPU.
+// Stochastic gradient descent, with momentum, dampening, Nesterov's momentum and weight decay. The
+// results equal those of torch::optim::SGD on the same CPU bit for bit.
 
 #pragma once
 
@@ -13,14 +13,14 @@ namespace tutti {
 
 /// The options of torch::optim::SGD, which has no default for lr. A plain value.
 ///
-/// State: with momentum, 0 is momentum_buffer. Step 1 sets it to the gradient, whatever was there,
-/// and dampening begins at step 2.
+/// State: with momentum, 0 is momentum_buffer. Step 1 overwrites it with the gradient, and
+/// dampening begins at step 2.
 struct SgdRule {
   double lr = 1e-3;
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;
-  bool nesterov = false;  ///< Without effect if momentum is 0.
+  bool nesterov = false;  ///< Has no effect if momentum is 0.
 
   static constexpr const char* kName = "sgd";
   int num_states() const { return momentum == 0 ? 0 : 1; }

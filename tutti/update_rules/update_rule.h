@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The update rules of the library, as one value: hyperparameters that can be copied, compared
-// and applied to slices. Each rule is a file of its own beside this one.
+// The update rules of the library, as one value: hyperparameters that can be copied, compared and
+// applied to slices. Each rule has its own file in this folder.
 
 #pragma once
 
@@ -20,16 +20,16 @@
 
 namespace tutti {
 
-/// Each rule has the options of the optimizer of torch::optim with its name, and gives its results:
-/// SGD the same bits, the others the same up to the rounding of single operations. LibTorch checks
-/// the values of options; rules do not.
+/// Each rule has the options of the torch::optim optimizer of the same name and computes the same
+/// results: SGD bit for bit, the others up to the rounding of single operations. LibTorch validates
+/// options; rules do not.
 using UpdateRule = std::variant<SgdRule, AdamRule, AdamWRule, AdagradRule, RmspropRule>;
 
-/// How many numbers of state the rule keeps for each element of a parameter; depends on the
-/// hyperparameters. The rules say which is which.
+/// The number of state values that the rule keeps per element of a parameter, which depends on the
+/// hyperparameters. Each rule documents their order.
 int num_states(const UpdateRule& rule);
 
-/// What state number i is before the first update.
+/// The value of state i before the first update.
 double initial_state(const UpdateRule& rule, int i);
 
 /// "adamw"
@@ -37,21 +37,21 @@ std::string name_of(const UpdateRule& rule);
 
 double learning_rate(const UpdateRule& rule);
 
-/// Adds its hyperparameters to a list, in the order in which it declares them; the learning rate is
-/// the first.
+/// Appends its hyperparameters in the order of declaration; the learning rate comes first.
 void append_options(const UpdateRule& rule, std::vector<double>& list);
 
-/// One update of the slice. Pure: the result depends on the arguments and the instruction set of
-/// the CPU alone, element by element, so a slice may be cut anywhere. Hyperparameters and the
-/// factor of the gradient are rounded to the type of the elements, as LibTorch does. Thread-safe
-/// for slices that do not overlap.
+/// Applies one update to the slice. Pure: the result depends only on the arguments and the CPU's
+/// instruction set, element by element, so a slice may be cut anywhere. Hyperparameters and the
+/// gradient factor are rounded to the element type, as LibTorch does. Thread-safe for slices that
+/// do not overlap.
 ///
-/// Throws kInvalidArgument if memory of the slice is missing, or if the step is below 1.
+/// Throws kInvalidArgument if the slice has null pointers or a negative count, or if the step is
+/// below 1.
 void apply(const UpdateRule& rule, const UpdateSlice<float>& slice);
 void apply(const UpdateRule& rule, const UpdateSlice<double>& slice);
 
-/// The same for arguments that are not const: UpdateRule is a type of std, so std::apply is found
-/// too, and would match them better than the functions above.
+/// The same for non-const arguments: UpdateRule is a type of std, so argument-dependent lookup also
+/// finds std::apply, which would be a better match than the functions above.
 template <class Rule, class Slice>
   requires(std::is_same_v<std::remove_cvref_t<Rule>, UpdateRule> &&
            (std::is_same_v<std::remove_cvref_t<Slice>, UpdateSlice<float>> ||

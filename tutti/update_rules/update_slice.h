@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an update rule works on: consecutive elements of parameters, their gradient and their
-// state, wherever they lie. Rules know no modules, strategies or threads.
+// What an update rule works on: consecutive elements of parameters, their gradient and their state,
+// wherever they are stored. Rules know nothing of modules, strategies or threads.
 
 #pragma once
 
@@ -10,11 +10,10 @@
 
 namespace tutti {
 
-/// More state than any rule has.
+/// No rule has more states.
 inline constexpr int kMaxRuleStates = 3;
 
-/// `count` elements. T is float or double. Nothing overlaps; memory need not be aligned
-/// to more than T.
+/// `count` elements. T is float or double. Nothing overlaps; memory needs only the alignment of T.
 template <class T>
 struct UpdateSlice {
   T* parameter = nullptr;
@@ -25,7 +24,7 @@ struct UpdateSlice {
   /// 1 in the first update of these parameters.
   int64_t step = 1;
 
-  /// The gradient is multiplied by it first: 1 / loss scale, clipping.
+  /// The gradient is multiplied by it first, for loss scaling and clipping.
   double gradient_factor = 1;
 };
 

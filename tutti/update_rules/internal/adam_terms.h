@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Adam and AdamW share: everything but what weight decay acts on.
+// Adam and AdamW share everything except what weight decay acts on.
 
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace tutti::internal {
 
-/// Of an AdamRule or AdamWRule. `weight_decay` is added to the gradient, `parameter_factor` is
-/// multiplied with the parameter.
+/// The terms of an AdamRule or AdamWRule. `weight_decay` is added to the gradient; the parameter is
+/// multiplied by `parameter_factor`.
 template <class Rule>
 AdamTerms adam_terms(const Rule& rule, int64_t step, double weight_decay, double parameter_factor) {
   const auto steps = static_cast<double>(step);

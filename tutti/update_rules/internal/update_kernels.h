@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loops of the update rules, compiled once for every x86-64 (or aarch64) and once for AVX2
+// The loops of the update rules, compiled once for baseline x86-64 (or aarch64) and once for AVX2
 // with FMA. A rule turns its hyperparameters and the step into terms; a kernel rounds the terms to
-// its element type, as LibTorch's operators do with C++ numbers, and passes over memory once.
+// its element type, as LibTorch's operators do with C++ numbers, and makes one pass over memory.
 //
 // Products and sums are fused exactly where LibTorch fuses them on the same CPU: everywhere if it
-// has FMA, nowhere if it has not. So a CPU decides the bits, and cutting a slice does not. (Only
-// LibTorch heeds ATEN_CPU_CAPABILITY.)
+// has FMA, nowhere otherwise. The bits thus depend on the CPU, but not on how slices are cut. (Only
+// LibTorch honours ATEN_CPU_CAPABILITY.)
 
 #pragma once
 
@@ -68,7 +68,7 @@ template <class T>
 const UpdateKernels<T>& update_kernels_avx2();
 #endif
 
-/// Those for this CPU.
+/// The kernels for this CPU.
 template <class T>
 const UpdateKernels<T>& update_kernels();
 
