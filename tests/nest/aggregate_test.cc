@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which structs are taken apart, and which are refused instead of being misread.
+// Which structs are split into fields, and which are rejected instead of misread.
 
 #include <array>
 #include <map>
@@ -70,7 +70,7 @@ struct Rich {
   std::optional<double> number = 0.5;
 };
 
-TEST(Aggregate, FieldsOfEveryKindAreCountedRight) {
+TEST(Aggregate, CountsFieldsOfEveryKind) {
   Rich value;
   value.list.resize(2);
   value.named["x"] = 1;
@@ -105,7 +105,7 @@ struct NestedArray {
   int after = 0;
 };
 
-TEST(Aggregate, PartsThatAreAggregatesThemselvesCountAsOne) {
+TEST(Aggregate, CountsANestedAggregateAsOneField) {
   ArrayOfTwoFirst arrays;
   EXPECT_EQ(leaves_of(arrays).size(), 3u);
   EXPECT_EQ(leaves_of(arrays)[2].data, &arrays.after);
@@ -186,7 +186,7 @@ union Union {
   float b;
 };
 
-TEST(Aggregate, StructsBeyondTheLimitsAreNoNests) {
+TEST(Aggregate, RejectsStructsBeyondTheLimits) {
   EXPECT_FALSE(Nest<Empty>);
   EXPECT_FALSE(Nest<F17>);
   EXPECT_FALSE(Nest<F18>);
@@ -197,13 +197,13 @@ TEST(Aggregate, StructsBeyondTheLimitsAreNoNests) {
   EXPECT_FALSE(Nest<Union>);
 }
 
-TEST(Aggregate, BaseClassesAreRefused) {
+TEST(Aggregate, RejectsBaseClasses) {
   EXPECT_FALSE(Nest<Derived>);
   EXPECT_FALSE(Nest<OnlyBase>);
   EXPECT_FALSE(Nest<EmptyBase>);
 }
 
-TEST(Aggregate, CArraysAreRefused) {
+TEST(Aggregate, RejectsCArrays) {
   EXPECT_FALSE(Nest<CArray>);
   EXPECT_FALSE(Nest<CArrayLast>);
   EXPECT_FALSE(Nest<CArrayFirst>);
@@ -211,7 +211,7 @@ TEST(Aggregate, CArraysAreRefused) {
   EXPECT_FALSE(Nest<CArrayOfArrays>);
 }
 
-TEST(Aggregate, ConstAndReferenceFieldsAreRefused) {
+TEST(Aggregate, RejectsConstAndReferenceFields) {
   EXPECT_FALSE(Nest<ConstField>);
   EXPECT_FALSE(Nest<ConstScalar>);
   EXPECT_FALSE(Nest<Reference>);
@@ -219,7 +219,7 @@ TEST(Aggregate, ConstAndReferenceFieldsAreRefused) {
   EXPECT_FALSE(Nest<RvalueReference>);
 }
 
-TEST(Aggregate, WhatHoldsARefusedStructIsRefusedToo) {
+TEST(Aggregate, RejectsWhatHoldsARejectedStruct) {
   EXPECT_FALSE(Nest<std::vector<CArray>>);
   EXPECT_FALSE((Nest<std::pair<int, Derived>>));
   EXPECT_FALSE(Nest<std::optional<ConstField>>);
@@ -228,8 +228,8 @@ TEST(Aggregate, WhatHoldsARefusedStructIsRefusedToo) {
 }  // namespace
 }  // namespace tutti
 
-// A user's namespace with functions of tempting names, which argument-dependent lookup would
-// prefer. LibTorch's own flatten, stack, split, ... are found the same way for tensors.
+// A user's namespace whose functions argument-dependent lookup would prefer. It finds LibTorch's
+// own flatten, stack, split, ... for tensors in the same way.
 namespace greedy {
 
 struct Batch {
@@ -271,7 +271,7 @@ void aggregate_fields(T&&...) = delete;
 namespace tutti {
 namespace {
 
-TEST(Nest, FunctionsOfTheSameNameNextToATypeAreNotTaken) {
+TEST(Nest, IgnoresFunctionsOfTheSameNameNextToAType) {
   std::vector<greedy::Batch> value(2);
   EXPECT_EQ(leaves_of(value).size(), 4u);
   EXPECT_EQ(leaves_of(value)[3].data, &value[1].y);
@@ -282,7 +282,7 @@ TEST(Nest, FunctionsOfTheSameNameNextToATypeAreNotTaken) {
             "[(Tensor(undefined), Tensor(undefined)), (Tensor(undefined), Tensor(undefined))]");
 }
 
-TEST(Nest, ATensorIsNotFlattenedByLibTorch) {
+TEST(Nest, DoesNotCallLibTorchsFlatten) {
   at::Tensor grid = at::Tensor();
   std::vector<at::Tensor> list(3);
   EXPECT_EQ(leaves_of(grid).size(), 1u);

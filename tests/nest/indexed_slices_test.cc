@@ -41,7 +41,7 @@ TEST(IndexedSlices, ToDenseTakesInt32Indices) {
   EXPECT_TRUE(bit_equal(slices.to_dense(), tensor({0.f, 12.f, 0.f})));
 }
 
-TEST(IndexedSlices, NoRowsGiveZeros) {
+TEST(IndexedSlices, ToDenseOfNoRowsIsZero) {
   const IndexedSlices slices(at::empty({0, 2}), at::empty({0}, at::kLong), {2, 2});
   EXPECT_TRUE(bit_equal(slices.to_dense(), tensor({0.f, 0.f, 0.f, 0.f}).reshape({2, 2})));
 }
@@ -49,16 +49,16 @@ TEST(IndexedSlices, NoRowsGiveZeros) {
 TEST(IndexedSlices, ToDenseNeedsTheShape) {
   const IndexedSlices slices(tensor({1.f}), tensor({0}));
   EXPECT_TUTTI_ERROR(slices.to_dense(), ErrorCode::kFailedPrecondition,
-                     "IndexedSlices::to_dense: the dense shape is not known");
+                     "IndexedSlices::to_dense: the dense shape is unknown");
 }
 
-TEST(IndexedSlices, RefusesUndefinedTensors) {
+TEST(IndexedSlices, RejectsUndefinedTensors) {
   EXPECT_TUTTI_ERROR(IndexedSlices(at::Tensor(), tensor({0})), kInvalidSlices,
                      "IndexedSlices: values or indices is an undefined tensor");
   EXPECT_TUTTI_ERROR(IndexedSlices(tensor({1.f}), at::Tensor()), kInvalidSlices, "undefined");
 }
 
-TEST(IndexedSlices, RefusesIndicesThatAreNoVectorOfIntegers) {
+TEST(IndexedSlices, RejectsIndicesThatAreNotAVectorOfIntegers) {
   EXPECT_TUTTI_ERROR(IndexedSlices(tensor({1.f}), tensor({0.f})), kInvalidSlices,
                      "indices must be a vector of int32 or int64", "[1]");
   EXPECT_TUTTI_ERROR(IndexedSlices(tensor({1.f}), tensor({int16_t{0}})), kInvalidSlices,
@@ -67,14 +67,14 @@ TEST(IndexedSlices, RefusesIndicesThatAreNoVectorOfIntegers) {
                      "indices must be a vector", "[1, 1]");
 }
 
-TEST(IndexedSlices, RefusesValuesWithoutARowForEachIndex) {
+TEST(IndexedSlices, RejectsValuesWithoutARowForEachIndex) {
   EXPECT_TUTTI_ERROR(IndexedSlices(tensor({1.f, 2.f, 3.f}), tensor({0, 1})), kInvalidSlices,
                      "values of shape [3] do not have one row for each of the 2 indices");
   EXPECT_TUTTI_ERROR(IndexedSlices(test::scalar(1.f), tensor({0})), kInvalidSlices,
                      "values of shape []");
 }
 
-TEST(IndexedSlices, RefusesRowsThatDoNotFitTheDenseShape) {
+TEST(IndexedSlices, RejectsRowsThatDoNotFitTheDenseShape) {
   const at::Tensor values = tensor({1.f, 2.f}).reshape({1, 2});
   EXPECT_TUTTI_ERROR(IndexedSlices(values, tensor({0}), {4, 3}), kInvalidSlices,
                      "rows of shape [2] do not fit dense_shape [4, 3]");
@@ -82,7 +82,7 @@ TEST(IndexedSlices, RefusesRowsThatDoNotFitTheDenseShape) {
                      "do not fit dense_shape [4]");
 }
 
-TEST(IndexedSlices, ToDenseRefusesRowsThatTheShapeDoesNotHave) {
+TEST(IndexedSlices, ToDenseRejectsRowsOutOfRange) {
   for (const int64_t row : {-1, 3}) {
     const IndexedSlices slices(at::ones({2, 2}), at::tensor({int64_t{0}, row}), {3, 2});
     EXPECT_TUTTI_ERROR(slices.to_dense(), ErrorCode::kInvalidArgument,

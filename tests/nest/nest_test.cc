@@ -47,7 +47,7 @@ TEST(Nest, ATensorIsItsOwnLeaf) {
   EXPECT_EQ(structure_of(value), "");
 }
 
-TEST(Nest, EveryKindOfLeafIsTold) {
+TEST(Nest, DescribesEveryKindOfLeaf) {
   std::tuple value(tensor({1}), IndexedSlices(tensor({1.f}), tensor({int64_t{0}})),
                    std::string("s"), true, int16_t{1}, uint8_t{2}, 1.5f, 2.5);
   const LeafList leaves = leaves_of(value);
@@ -124,7 +124,7 @@ TEST(Nest, UnorderedMapsGoInTheOrderOfTheirKeysToo) {
   EXPECT_EQ(structure_of(forward), structure_of(backward));
 }
 
-TEST(Nest, KeysCannotPretendToBeOtherKeys) {
+TEST(Nest, DistinguishesKeysThatContainSeparators) {
   using Map = std::map<std::string, int>;
   EXPECT_NE(structure_of(Map{{"a", 1}, {"b c", 2}}), structure_of(Map{{"a b", 1}, {"c", 2}}));
   EXPECT_NE(structure_of(std::vector<Map>{{{"a [0", 1}}, {}}),
@@ -142,7 +142,7 @@ struct Outer {
   std::optional<Inner> last = std::nullopt;
 };
 
-TEST(Nest, StructsAreTakenApartFieldByField) {
+TEST(Nest, SplitsStructsIntoFields) {
   Outer value{3, {tensor({1.f}), {1, 2}}, {{"x", {tensor({2.f}), {3}}}}, Inner{tensor({3.f}), {}}};
   EXPECT_EQ(addresses(leaves_of(value)),
             (Addresses{&value.step, &value.inner.loss, &value.inner.parts[0], &value.inner.parts[1],
@@ -153,7 +153,7 @@ TEST(Nest, StructsAreTakenApartFieldByField) {
   EXPECT_NE(structure_of(value), structure_of(other));
 }
 
-TEST(Nest, ForeignTypesAreTakenApartByNestFields) {
+TEST(Nest, SplitsThirdPartyTypesByNestFields) {
   torch::data::Example<> example(tensor({1.f}), tensor({2}));
   EXPECT_EQ(addresses(leaves_of(example)), (Addresses{&example.data, &example.target}));
   const torch::data::Example<>& constant = example;
@@ -163,7 +163,7 @@ TEST(Nest, ForeignTypesAreTakenApartByNestFields) {
   EXPECT_EQ(structure_of(batch), "[2 ");
 }
 
-TEST(Nest, OtherTypesAreNoNests) {
+TEST(Nest, RejectsOtherTypes) {
   EXPECT_FALSE(Nest<std::vector<bool>>);
   EXPECT_FALSE(Nest<long double>);
   EXPECT_FALSE(Nest<wchar_t>);
@@ -185,7 +185,7 @@ TEST(Nest, OtherTypesAreNoNests) {
   EXPECT_FALSE((Nest<std::map<std::string, std::vector<bool>>>));
 }
 
-TEST(Nest, TheseTypesAreNests) {
+TEST(Nest, AcceptsTheDocumentedTypes) {
   EXPECT_TRUE(Nest<char>);
   EXPECT_TRUE(Nest<signed char>);
   EXPECT_TRUE(Nest<unsigned long long>);
@@ -227,7 +227,7 @@ TEST(Leaf, ScalarsAreVisitedAsTheirOwnType) {
   expect_scalar_visited<double>(0.1);
 }
 
-TEST(Leaf, VisitingALeafThatIsNoScalarDoesNothing) {
+TEST(Leaf, IgnoresLeavesThatAreNotScalars) {
   std::pair<at::Tensor, std::string> value(tensor({1.f}), "s");
   for (const Leaf& leaf : leaves_of(value)) visit_scalar(leaf, [](auto&) { FAIL(); });
 }

@@ -40,7 +40,7 @@ TEST(Print, ShowsValueShapeAndDtype) {
             "Tensor([[[1] [2]]], shape=(1, 2, 1), dtype=int32)");
 }
 
-TEST(Print, AScalarIsWrittenAsANumberOfItsOwn) {
+TEST(Print, PrintsAScalarAsABareNumber) {
   EXPECT_EQ(to_text(scalar(5.f)), "Tensor(5.0, shape=(), dtype=float32)");
   EXPECT_EQ(to_text(scalar(-3)), "Tensor(-3, shape=(), dtype=int32)");
   EXPECT_EQ(to_text(scalar(true)), "Tensor(true, shape=(), dtype=bool)");
@@ -76,7 +76,7 @@ TEST(Print, ComplexNumbersReadBackAsTheSameNumber) {
             "Tensor((1-0j), shape=(), dtype=complex128)");
 }
 
-TEST(Print, ShowsNumbersThatAreNone) {
+TEST(Print, PrintsNansAndInfinities) {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(to_text(tensor({nan, inf, -inf, -0.f})),
@@ -85,13 +85,13 @@ TEST(Print, ShowsNumbersThatAreNone) {
   EXPECT_EQ(to_text(tensor({at::Half(inf)})), "Tensor([inf], shape=(1,), dtype=float16)");
 }
 
-TEST(Print, EmptyAndUndefinedTensors) {
+TEST(Print, PrintsEmptyAndUndefinedTensors) {
   EXPECT_EQ(to_text(at::Tensor()), "Tensor(undefined)");
   EXPECT_EQ(to_text(at::empty({0})), "Tensor([], shape=(0,), dtype=float32)");
   EXPECT_EQ(to_text(at::empty({2, 0})), "Tensor([[] []], shape=(2, 0), dtype=float32)");
 }
 
-TEST(Print, TensorsThatAreNotPlainMemory) {
+TEST(Print, PrintsTensorsThatAreNotPlainMemory) {
   const at::Tensor grid = tensor({1., 2., 3., 4.}).reshape({2, 2});
   EXPECT_EQ(to_text(grid.t()), "Tensor([[1. 3.] [2. 4.]], shape=(2, 2), dtype=float64)");
   EXPECT_EQ(to_text(tensor({1.}).requires_grad_()), "Tensor([1.], shape=(1,), dtype=float64)");
@@ -102,7 +102,7 @@ TEST(Print, TensorsThatAreNotPlainMemory) {
   EXPECT_EQ(to_text(tensor({1.f, 0.f}).to_sparse()), "Tensor(..., shape=(2,), dtype=float32)");
 }
 
-TEST(Print, AThousandElementsAreShownAndMoreAreShortened) {
+TEST(Print, AbbreviatesMoreThanAThousandElements) {
   const std::string full = to_text(at::arange(1000, at::kLong));
   EXPECT_EQ(full.find("..."), std::string::npos);
   EXPECT_NE(full.find(" 500 "), std::string::npos);

@@ -35,8 +35,8 @@ at::ScalarType Number::dtype() const {
   if (kind == Leaf::Kind::kFloating) return bytes == 4 ? at::kFloat : at::kDouble;
   if (!is_signed && bytes > 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                message("Dataset: LibTorch has no tensors of unsigned numbers of ", int{bytes},
-                        " bytes. Convert them to int64_t first."));
+                message("Dataset: LibTorch has no unsigned dtype of ", int{bytes},
+                        " bytes. Convert the numbers to int64_t first."));
   }
   switch (bytes) {
     case 1:

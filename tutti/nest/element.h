@@ -44,7 +44,7 @@ struct Number {
   bool operator==(const Number&) const = default;
 };
 
-/// A leaf: a vector of strings is one, as a tensor is.
+/// A leaf. Like a tensor, a vector of strings is a single leaf.
 using Value = std::variant<at::Tensor, Number, std::string, std::vector<std::string>>;
 
 struct Element {
@@ -52,7 +52,7 @@ struct Element {
   std::string structure;  ///< Lengths and keys, where the type does not fix them.
 };
 
-/// What is known about a leaf before it is there.
+/// What is known about a leaf before it is read.
 struct ValueSpec {
   enum class Kind { kUnknown, kTensor, kNumber, kString, kStrings };
 
@@ -69,7 +69,7 @@ using ElementSpec = std::optional<std::vector<ValueSpec>>;
 /// "(float32[-1, 3], string)"
 std::string to_text(const ElementSpec& spec);
 
-/// What an element shows about itself.
+/// The spec of an element at hand.
 ElementSpec spec_of(const Element& element);
 
 namespace internal {
@@ -103,8 +103,8 @@ struct ElementWriter {
 
 [[noreturn]] void throw_bad_element(const Element& element, const char* expected);
 
-/// Gives vectors, optionals and maps the lengths and keys of the structure text; leaves stay
-/// as they are.
+/// Gives vectors, optionals and maps the lengths and keys in the structure text; leaves keep their
+/// values.
 struct StructureReader {
   Element& element;
   std::string_view structure = {};
@@ -131,7 +131,7 @@ struct StructureReader {
     using Mapped = typename M::mapped_type;
     value.clear();
     const size_t size = take_size(NodeKind::kMap);
-    // All keys are needed now, and between them stands the structure of their values.
+    // All keys are needed now, but the structures of their values come in between.
     StructureReader ahead{element, structure};
     for (size_t i = 0; i < size; ++i) {
       value[ahead.take_key()];
@@ -148,26 +148,26 @@ struct StructureReader {
  private:
   size_t take_size(NodeKind kind) {
     if (structure.empty() || structure[0] != static_cast<char>(kind)) {
-      throw_bad_element(element, "another structure");
+      throw_bad_element(element, "a different structure");
     }
     structure.remove_prefix(1);
     return take_number();
   }
   std::string take_key() {
     const size_t size = take_number();  // and the colon
-    if (size >= structure.size()) throw_bad_element(element, "other keys");
+    if (size >= structure.size()) throw_bad_element(element, "different keys");
     std::string name(structure.substr(0, size));
     structure.remove_prefix(size + 1);
     return name;
   }
-  // A number and the character behind it.
+  // Reads a number and the character after it.
   size_t take_number() {
     size_t number = 0;
     const char* const begin = structure.data();
     const char* const after = std::from_chars(begin, begin + structure.size(), number).ptr;
     const auto length = static_cast<size_t>(after - begin);
     if (length == 0 || length == structure.size()) {
-      throw_bad_element(element, "another structure");
+      throw_bad_element(element, "a different structure");
     }
     structure.remove_prefix(length + 1);
     return number;
@@ -186,7 +186,7 @@ struct ElementReader : StructureReader {
     if constexpr (std::is_arithmetic_v<L>) {
       const Number number = take<Number>();
       if (!(Number::of(L{}).kind == number.kind && sizeof(L) == number.bytes)) {
-        throw_bad_element(element, "a number of another type");
+        throw_bad_element(element, "a number of a different type");
       }
       std::memcpy(&value, number.bits.data(), sizeof(L));
     } else {
@@ -198,7 +198,7 @@ struct ElementReader : StructureReader {
   template <class V>
   V& take() {
     if (next >= element.values.size() || !std::holds_alternative<V>(element.values[next])) {
-      throw_bad_element(element, "other leaves");
+      throw_bad_element(element, "different leaves");
     }
     return std::get<V>(element.values[next++]);
   }
@@ -227,7 +227,7 @@ Element to_element(T value) {
   return element;
 }
 
-/// The value of an element, out of which it is moved.
+/// The value of an element, from which it is moved.
 template <Nest T>
 T from_element(Element&& element) {
   static_assert(std::is_default_constructible_v<T>,

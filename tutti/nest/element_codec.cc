@@ -64,8 +64,8 @@ void StateWriter::element(const Element& element) {
 
 std::string_view StateReader::take(size_t size) {
   if (size > bytes_.size()) {
-    refuse(message("the position is cut off: ", size, " bytes are expected and ", bytes_.size(),
-                   " are left."));
+    refuse(message("the position is truncated: expected ", size, " more bytes, found ",
+                   bytes_.size(), "."));
   }
   const std::string_view taken = bytes_.substr(0, size);
   bytes_.remove_prefix(size);
@@ -75,10 +75,8 @@ std::string_view StateReader::take(size_t size) {
 void StateReader::tag(std::string_view name) {
   const std::string found = text();
   if (found != name) {
-    refuse(message("the position belongs to another pipeline: it has \"", found,
-                   "\" where this "
-                   "one has \"",
-                   name, "\"."));
+    refuse(message("the position belongs to a different pipeline: it has \"", found,
+                   "\" where this one has \"", name, "\"."));
   }
 }
 
@@ -91,7 +89,7 @@ int64_t StateReader::number() {
 int64_t StateReader::count(int64_t limit) {
   const int64_t value = number();
   if (value < 0 || value > limit) {
-    refuse(message("the position is damaged: ", value, " does not lie between 0 and ", limit, "."));
+    refuse(message("the position is damaged: ", value, " is not between 0 and ", limit, "."));
   }
   return value;
 }
@@ -114,7 +112,7 @@ Element StateReader::element() {
           break;
         }
         if (dtype < 0 || dtype >= static_cast<int64_t>(at::ScalarType::NumOptions)) {
-          refuse(message("the position is damaged: there is no dtype ", dtype, "."));
+          refuse(message("the position is damaged: unknown dtype ", dtype, "."));
         }
         std::vector<int64_t> sizes(static_cast<size_t>(count(kMaxDims)));
         int64_t bytes = static_cast<int64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
@@ -122,17 +120,13 @@ Element StateReader::element() {
         for (int64_t& size : sizes) {
           size = count(left);
           if (size != 0 && bytes > left / size)
-            refuse(
-                "the position is damaged: a tensor is "
-                "larger than the whole.");
+            refuse("the position is damaged: a tensor is larger than the whole position.");
           bytes *= size;
         }
         const std::string data = text();
         at::Tensor tensor = at::empty(sizes, static_cast<at::ScalarType>(dtype));
         if (data.size() != tensor.nbytes())
-          refuse(
-              "the position is damaged: a tensor has another "
-              "size than its shape.");
+          refuse("the position is damaged: the size of a tensor does not match its shape.");
         if (!data.empty()) std::memcpy(tensor.data_ptr(), data.data(), data.size());
         element.values.emplace_back(std::move(tensor));
         break;
@@ -144,7 +138,7 @@ Element StateReader::element() {
         each.is_signed = count(1) == 1;
         const std::string bits = text();
         if (bits.size() != each.bits.size())
-          refuse("the position is damaged: a number has no 8 bytes.");
+          refuse("the position is damaged: a number does not have 8 bytes.");
         std::memcpy(each.bits.data(), bits.data(), bits.size());
         element.values.emplace_back(each);
         break;
@@ -164,7 +158,8 @@ Element StateReader::element() {
 }
 
 void StateReader::finish() const {
-  if (!bytes_.empty()) refuse(message(bytes_.size(), " bytes are left over."));
+  if (!bytes_.empty())
+    refuse(message("the position is damaged: ", bytes_.size(), " bytes are left over."));
 }
 
 }  // namespace tutti::data

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The position of an iterator as bytes. Every node writes a tag, then its own part, then
-// that of its inputs; a reader checks each tag, so that a position of another pipeline is
-// refused instead of misread. Little endian; nothing executable.
+// The position of an iterator as bytes. Every node writes a tag, then its own part, then that of
+// its inputs; a reader checks each tag, so that a position of a different pipeline is rejected
+// instead of misread. The format is little-endian and holds nothing executable.
 
 #pragma once
 
@@ -28,14 +28,14 @@ class StateWriter {
   std::string bytes_;
 };
 
-/// Throws kDataLoss when bytes are missing, out of range or those of another pipeline.
+/// Throws kDataLoss when bytes are missing, out of range or from a different pipeline.
 class StateReader {
  public:
   explicit StateReader(std::string_view bytes) : bytes_(bytes) {}
 
   void tag(std::string_view name);
   int64_t number();
-  /// A number between 0 and `limit`.
+  /// Reads a number between 0 and `limit`.
   int64_t count(int64_t limit);
   std::string text();
   Element element();

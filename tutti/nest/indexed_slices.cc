@@ -41,9 +41,8 @@ IndexedSlices::IndexedSlices(at::Tensor values, at::Tensor indices,
 
 at::Tensor IndexedSlices::to_dense() const {
   if (dense_shape_.empty()) {
-    throw Error(
-        ErrorCode::kFailedPrecondition,
-        "IndexedSlices::to_dense: the dense shape is not known. Give it to the constructor.");
+    throw Error(ErrorCode::kFailedPrecondition,
+                "IndexedSlices::to_dense: the dense shape is unknown. Pass it to the constructor.");
   }
   if (indices_.numel() > 0) {
     const auto lowest = indices_.min().item<int64_t>();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A nest is a value made of tensors: a leaf (tensor, IndexedSlices, arithmetic
-// type, string), or a tuple, pair, array, vector, optional, string-keyed map or
-// plain struct of nests. Nothing has to be registered: structs are taken apart
-// by structured bindings. For types of others that are no aggregates, specialise
-// nest_fields.
-// Static members and qualified calls only: an unqualified `stack(x)` would find LibTorch's.
+// A nest is a value made of tensors: a leaf (tensor, IndexedSlices, arithmetic type, string), or a
+// tuple, pair, array, vector, optional, string-keyed map or plain struct of nests. Nothing has to
+// be registered: structs are taken apart by structured bindings. For third-party types that are not
+// aggregates, specialise nest_fields. Everything is a static member or a qualified call: an
+// unqualified `stack(x)` would find LibTorch's.
 
 #pragma once
 
@@ -27,7 +26,7 @@
 
 namespace tutti {
 
-/// Tells how to take a type apart that is no aggregate:
+/// Lists the fields of a type that is not an aggregate:
 ///
 ///   template <> struct tutti::nest_fields<Example> {
 ///     static auto of(auto& e) { return std::tie(e.data, e.target); }
@@ -39,15 +38,15 @@ struct nest_fields;
 ///   visitor.leaf(x)                  for each leaf,
 ///   visitor.open(kind, size), visitor.close()   around the parts of a node,
 ///   visitor.key(name)                before each value of a map.
-/// and, if it has them, visitor.prepare(x) with a vector, map or optional before it is looked
-/// at, and visitor.strings(x) with a vector of strings instead of its parts. Not specialised for
-/// types that are no nests.
+/// and, if it has them, visitor.prepare(x) with a vector, map or optional before its parts are
+/// visited, and visitor.strings(x) with a vector of strings instead of its parts. Not specialised
+/// for types that are not nests.
 template <class T>
 struct nest {
   static constexpr bool is_nest = false;
 };
 
-/// Kinds of nodes; a name to print and to compare structures by.
+/// The kinds of inner nodes; the character stands for the kind when structures are compared.
 enum class NodeKind : char {
   kTuple = '(',
   kVector = '[',
@@ -90,7 +89,7 @@ struct all_nests<std::tuple<T...>> {
   static constexpr bool value = (nest<std::remove_reference_t<T>>::is_nest && ...);
 };
 
-// Common part of everything with a fixed number of parts.
+// What all types with a fixed number of parts have in common.
 template <NodeKind kKind>
 struct fixed_node {
   template <class Parts, class V>
@@ -251,8 +250,8 @@ struct LeafCollector {
   }
 };
 
-// A text that is equal for two values of one type exactly if their structures
-// (lengths, keys, engaged optionals) are. Empty when the type fixes them.
+// The text is equal for two values of one type exactly if their structures (lengths, keys, engaged
+// optionals) are equal. It is empty when the type fixes them.
 struct StructureWriter {
   std::string text;
 

@@ -22,13 +22,13 @@ namespace tutti {
 std::string to_text(const at::Tensor& tensor);
 std::string to_text(const IndexedSlices& slices);
 
-/// The parts of it: "[5. 6.]", "5.0" for a single element, and "(2,)".
+/// Its parts: "[5. 6.]", "5.0" for a single element, and "(2,)".
 std::string elements_text(const at::Tensor& tensor);
 std::string shape_text(at::IntArrayRef shape);
 
 namespace internal {
 
-/// The C++ name of a type, readable.
+/// The readable C++ name of a type.
 std::string type_name(const std::type_info& type);
 
 struct Printer {

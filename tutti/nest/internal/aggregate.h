@@ -58,8 +58,8 @@ constexpr size_t count_fields() {
   }
 }
 
-// Brace elision counts the elements of a C array as fields. At an array {any,
-// any} stands for several of them, so that fewer initialisers may follow.
+// Brace elision counts the elements of a C array as fields. For an array, {any, any} initialises
+// several elements, so that fewer initialisers may follow.
 template <class T, size_t N, size_t I = 0>
 constexpr bool has_c_array() {
   if constexpr (I >= N) {
