@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cache: which passes read the input, what a file survives, positions.
+// Tests cache: which passes read the input, damaged files, and positions.
 
 #include <atomic>
 #include <filesystem>
@@ -32,7 +32,7 @@ std::vector<T> all_of(const Dataset<T>& dataset) {
   return elements;
 }
 
-// The squares of 0 ... n-1; `calls` counts how many were computed.
+// The squares of 0 ... n-1; `calls` counts the computed ones.
 Dataset<int64_t> squares(int64_t n, const std::shared_ptr<std::atomic<int>>& calls) {
   return range(n).map([calls](int64_t i) {
     ++*calls;
@@ -110,8 +110,8 @@ TEST_P(Cache, ADroppedPassDoesNotCount) {
   const auto dataset = cached(squares(7, calls));
   {
     auto pass = dataset.iterator();
-    for (int i = 0; i < 7; ++i) pass.get_next();  // but not its end
-    expect_files(1);                              // under its temporary name
+    for (int i = 0; i < 7; ++i) pass.get_next();  // does not reach the end
+    expect_files(1);                              // it has its temporary name
   }
   expect_files(0);
   EXPECT_EQ(all_of(dataset.take(3)), (Values{0, 1, 4}));
@@ -133,7 +133,7 @@ TEST_P(Cache, APassWithAnErrorDoesNotCount) {
     auto pass = dataset.iterator();
     for (int i = 0; i < 3; ++i) pass.get_next();
     EXPECT_THROW(pass.next(), std::out_of_range);
-    EXPECT_THROW(pass.next(), std::out_of_range) << "for good";
+    EXPECT_THROW(pass.next(), std::out_of_range) << "the error persists";
   }
   expect_files(0);
   *fails = false;
@@ -141,7 +141,7 @@ TEST_P(Cache, APassWithAnErrorDoesNotCount) {
   EXPECT_EQ(all_of(dataset), wanted(6));
 }
 
-TEST_P(Cache, TwoPassesAtOnceDoNotMix) {
+TEST_P(Cache, ConcurrentPassesDoNotMix) {
   const auto calls = counter();
   const auto dataset = cached(squares(6, calls));
   auto slow = dataset.iterator();
@@ -158,7 +158,7 @@ TEST_P(Cache, TwoPassesAtOnceDoNotMix) {
   expect_files(1);
 }
 
-TEST_P(Cache, ManyThreadsMayPassOverIt) {
+TEST_P(Cache, SupportsManyThreads) {
   const auto dataset = cached(squares(200, counter()));
   std::atomic<int> right{0};
   {
@@ -174,7 +174,7 @@ TEST_P(Cache, ManyThreadsMayPassOverIt) {
   expect_files(1);
 }
 
-TEST_P(Cache, PositionsGoOnInTheFirstPassAndInLaterOnes) {
+TEST_P(Cache, PositionsResumeInTheFirstPassAndInLaterOnes) {
   for (const bool filled : {false, true}) {
     for (size_t at = 0; at <= 7; ++at) {
       std::filesystem::remove(folder_.path("cache"));
@@ -189,7 +189,7 @@ TEST_P(Cache, PositionsGoOnInTheFirstPassAndInLaterOnes) {
       for (size_t i = at; i < 7; ++i) EXPECT_EQ(resumed.get_next(), wanted(7)[i]);
       EXPECT_FALSE(resumed.next().has_value());
       if (!filled) {
-        expect_files(1);  // the temporary one: a restored pass does not fill the cache
+        expect_files(1);  // only the temporary one: a restored pass does not fill the cache
       }
       for (size_t i = at; i < 7; ++i) EXPECT_EQ(pass.get_next(), wanted(7)[i]);
       EXPECT_FALSE(pass.next().has_value());
@@ -200,7 +200,7 @@ TEST_P(Cache, PositionsGoOnInTheFirstPassAndInLaterOnes) {
   }
 }
 
-TEST_P(Cache, APositionInACacheThatIsGoneMakesItAgain) {
+TEST_P(Cache, RebuildsALostCacheFromAPosition) {
   const auto dataset = cached(squares(7, counter()));
   all_of(dataset);
   auto pass = dataset.iterator();
@@ -232,7 +232,7 @@ TEST_P(Cache, ErrorsInThreadsReachTheConsumer) {
 
 // ---- files only -------------------------------------------------------------------
 
-TEST(FileCache, LaterProgramsUseIt) {
+TEST(FileCache, IsUsedByLaterPrograms) {
   const test::TempFolder folder;
   const std::string path = folder.path("cache");
   const auto calls = counter();
@@ -269,7 +269,7 @@ TEST(FileCache, KeepsEveryKindOfLeaf) {
   EXPECT_EQ(i, 3);
 }
 
-TEST(FileCache, EveryDamageIsFound) {
+TEST(FileCache, DetectsAllDamage) {
   const test::TempFolder folder;
   const std::string path = folder.path("cache");
   const auto dataset = range(3).cache(path);
@@ -291,8 +291,8 @@ TEST(FileCache, EveryDamageIsFound) {
         << "byte " << byte;
   }
   test::write_file(path, whole + "x");
-  EXPECT_TUTTI_ERROR(all_of(dataset), ErrorCode::kDataLoss, "end is in the wrong place");
-  // The error stays, and what comes before it is right.
+  EXPECT_TUTTI_ERROR(all_of(dataset), ErrorCode::kDataLoss, "end marker is in the wrong place");
+  // The error persists, and the elements before it are correct.
   std::string damaged = whole;
   damaged[damaged.size() - 30] ^= 1;
   test::write_file(path, damaged);
@@ -305,12 +305,12 @@ TEST(FileCache, EveryDamageIsFound) {
   EXPECT_EQ(all_of(dataset), (Values{0, 1, 2}));
 }
 
-TEST(FileCache, RefusesTheFileOfAnotherPipeline) {
+TEST(FileCache, RejectsTheFileOfADifferentPipeline) {
   const test::TempFolder folder;
   const std::string path = folder.path("cache");
   all_of(range(3).cache(path));
   EXPECT_TUTTI_ERROR(all_of(squares(3, counter()).cache(path)), ErrorCode::kFailedPrecondition,
-                     path, "another pipeline", "Delete it");
+                     path, "a different pipeline", "Delete it");
 }
 
 }  // namespace tutti::data::cache_test

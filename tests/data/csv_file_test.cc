@@ -184,7 +184,7 @@ TEST(CsvReader, ErrorsNameFileLineAndColumn) {
   EXPECT_TUTTI_ERROR(read("a,b\n1,2\n\n1,2,3\n", {}), ErrorCode::kDataLoss, "x.csv: line 4",
                      "expected 2 fields, found 3");
   EXPECT_TUTTI_ERROR(read("a,b\nx\"y,2\n", {}), ErrorCode::kDataLoss, "x.csv:2:1 (a)",
-                     "a quote inside of the unquoted field");
+                     "a quote inside the unquoted field");
   EXPECT_TUTTI_ERROR(read("a,b\n1,\"x\"y\n", {}), ErrorCode::kDataLoss, "x.csv:2:2 (b)",
                      "expected a separator after the closing quote");
   EXPECT_TUTTI_ERROR(read("a,b\n1,\"x\n\n", {}), ErrorCode::kDataLoss, "x.csv:2:2 (b)",
@@ -197,12 +197,12 @@ TEST(CsvReader, ChecksTheHeader) {
   EXPECT_TUTTI_ERROR(csv_over("a,a\n", {.columns = {csv_column<float>("a")}}),
                      ErrorCode::kInvalidArgument, "two columns \"a\"");
   EXPECT_TUTTI_ERROR(csv_over("a\n", {.columns = {csv_column<float>("a")}, .header = false}),
-                     ErrorCode::kInvalidArgument, "asked for by name", "there is no header");
+                     ErrorCode::kInvalidArgument, "requested by name", "has no header");
   EXPECT_TUTTI_ERROR(csv_over(""), ErrorCode::kDataLoss, "expected a header line");
   EXPECT_TUTTI_ERROR(CsvReader("/nowhere/x.csv"), ErrorCode::kNotFound, "CsvReader: cannot open");
 }
 
-TEST(CsvReader, GoesBackToAPosition) {
+TEST(CsvReader, SeeksToAPosition) {
   const std::string text = "a,b\n1,\"x\ny\"\n2,z\n3,w\nbad\n";
   CsvReader reader = csv_over(text);
   std::vector<std::string_view> fields;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pipelines: what they yield, in which order, and how a pass goes on from a position.
+// Tests what pipelines yield, in which order, and how a pass resumes at a position.
 
 #include "tutti/data/dataset.h"
 
@@ -44,7 +44,7 @@ std::vector<int64_t> to_vector(const at::Tensor& tensor) {
 
 // ---- sources ----------------------------------------------------------------------
 
-TEST(Dataset, RangeCountsAsPythonDoes) {
+TEST(Dataset, RangeCountsLikePython) {
   EXPECT_EQ(all_of(range(4)), (std::vector<int64_t>{0, 1, 2, 3}));
   EXPECT_EQ(all_of(range(2, 9, 3)), (std::vector<int64_t>{2, 5, 8}));
   EXPECT_EQ(all_of(range(5, 0, -2)), (std::vector<int64_t>{5, 3, 1}));
@@ -71,7 +71,7 @@ TEST(Dataset, IsReIterableAndTyped) {
   EXPECT_TUTTI_ERROR(from_tensor_slices(at::ones({})), ErrorCode::kInvalidArgument, "no rows");
 }
 
-TEST(Dataset, GeneratorsRunAnewInEachPass) {
+TEST(Dataset, GeneratorsRestartInEachPass) {
   int passes = 0;
   const auto dataset = from_generator([&passes] {
     ++passes;
@@ -110,7 +110,7 @@ TEST(Dataset, StructsVectorsMapsAndOptionalsSurvive) {
 
 // ---- transforms -------------------------------------------------------------------
 
-TEST(Dataset, MapSpreadsTuplesAndFilterKeeps) {
+TEST(Dataset, MapSpreadsTuplesAndFilterKeepsThem) {
   const auto sums = zip(range(5), range(10, 15)).map([](int64_t a, int64_t b) { return a + b; });
   EXPECT_EQ(all_of(sums), (std::vector<int64_t>{10, 12, 14, 16, 18}));
   const auto whole = zip(range(2), range(2)).map([](std::tuple<int64_t, int64_t> both) {
@@ -156,7 +156,7 @@ TEST(Dataset, IndexedAndPlainSourcesGiveTheSameBatches) {
   }
 }
 
-TEST(Dataset, TakeSkipShardRepeatConcatenateEnumerate) {
+TEST(Dataset, SelectsRepeatsConcatenatesAndEnumerates) {
   EXPECT_EQ(all_of(range(10).skip(2).take(3)), (std::vector<int64_t>{2, 3, 4}));
   EXPECT_EQ(all_of(range(3).take(-1)), numbers(3));
   EXPECT_TRUE(all_of(range(3).skip(-1)).empty());
@@ -182,7 +182,7 @@ TEST(Dataset, TakeSkipShardRepeatConcatenateEnumerate) {
             (std::vector<int64_t>{0, 0, 1, 0, 1, 2}));
 }
 
-TEST(Dataset, ShuffleIsAPermutationDecidedByItsSeedAndPass) {
+TEST(Dataset, ShuffleIsAPermutationDeterminedByItsSeedAndPass) {
   const auto order = [](const ShuffleOptions& options, int64_t buffer = 100) {
     return all_of(range(50).shuffle(buffer, options));
   };
@@ -193,7 +193,7 @@ TEST(Dataset, ShuffleIsAPermutationDecidedByItsSeedAndPass) {
   std::sort(sorted.begin(), sorted.end());
   EXPECT_EQ(sorted, numbers(50));
   const auto reshuffled = range(50).shuffle(50, {.seed = 1});
-  EXPECT_NE(all_of(reshuffled), all_of(reshuffled)) << "another order in each pass";
+  EXPECT_NE(all_of(reshuffled), all_of(reshuffled)) << "a different order in each pass";
   const auto fixed = range(50).shuffle(50, {.seed = 1, .reshuffle_each_iteration = false});
   EXPECT_EQ(all_of(fixed), all_of(fixed));
   const auto twice = all_of(range(50).shuffle(50, {.seed = 1}).repeat(2));
@@ -205,7 +205,7 @@ TEST(Dataset, ShuffleIsAPermutationDecidedByItsSeedAndPass) {
 }
 
 TEST(Dataset, ShufflesAreUniform) {
-  // Where element 0 lands in 3000 orders of 6: each place 500 times, give or take 5 sigma.
+  // Element 0 lands in each place of 3000 orders of 6 about 500 times, within 5 sigma.
   std::array<int, 6> places{};
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     const auto order = all_of(range(6).shuffle(6, {.seed = seed}));
@@ -242,13 +242,13 @@ TEST(Dataset, ErrorsOfFunctionsReachTheConsumerWithTheirType) {
       auto pass = range(20).map(bad, {.num_parallel_calls = threads}).prefetch(ahead).iterator();
       for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(pass.get_next(), i);
       EXPECT_THROW(pass.next(), std::out_of_range);
-      EXPECT_THROW(pass.next(), std::out_of_range) << "for good";
+      EXPECT_THROW(pass.next(), std::out_of_range) << "the error persists";
     }
   }
 }
 
-// Each of them is the only thing that a user sees of a function deep in a pipeline.
-TEST(Dataset, ErrorsOfFunctionsTellStageAndElement) {
+// These messages are all that a user sees of a function deep in a pipeline.
+TEST(Dataset, ErrorsOfFunctionsNameStageAndElement) {
   const auto libtorch = [](int64_t i) {
     if (i == 7) at::ones({2, 3}).select(0, i);
     return i;
@@ -291,7 +291,7 @@ TEST(Dataset, ErrorsOfFunctionsTellStageAndElement) {
                      "element 2 of its input, counted from the restored position");
 }
 
-TEST(Dataset, DroppingAPassHalfWayStopsItsThreads) {
+TEST(Dataset, DroppingAPassHalfwayStopsItsThreads) {
   std::atomic<int> calls{0};
   {
     auto pass =
@@ -302,12 +302,12 @@ TEST(Dataset, DroppingAPassHalfWayStopsItsThreads) {
     EXPECT_EQ(pass.get_next(), 0);
   }
   const int after = calls.load();
-  EXPECT_LT(after, 1000) << "bounded by the buffers";
+  EXPECT_LT(after, 1000) << "the buffers bound the calls";
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(calls.load(), after);
 }
 
-TEST(Dataset, TheEndIsAnError) {
+TEST(Dataset, GetNextThrowsAtTheEnd) {
   auto pass = range(1).iterator();
   EXPECT_EQ(pass.get_next(), 0);
   EXPECT_FALSE(pass.next().has_value());
@@ -315,7 +315,7 @@ TEST(Dataset, TheEndIsAnError) {
   EXPECT_TUTTI_ERROR(pass.get_next(), ErrorCode::kNotFound, "the dataset has ended");
 }
 
-TEST(Dataset, StatsShowWhatFunctionsTook) {
+TEST(Dataset, StatsShowTheTimeOfFunctions) {
   auto pass = range(10)
                   .map([](int64_t i) {
                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -334,7 +334,7 @@ TEST(Dataset, StatsShowWhatFunctionsTook) {
 
 // ---- positions --------------------------------------------------------------------
 
-// Saves after every number of elements and compares what follows.
+// Saves after each number of elements and compares the rest.
 template <class T, class Same>
 void expect_resumable(const Dataset<T>& dataset, const Same& same) {
   const std::vector<T> whole = all_of(dataset);
@@ -355,7 +355,7 @@ void expect_resumable(const Dataset<T>& dataset, const Same& same) {
   }
 }
 
-TEST(Dataset, PositionsGoOnWithTheSameElements) {
+TEST(Dataset, PositionsResumeWithTheSameElements) {
   const auto equal = [](int64_t a, int64_t b) { return a == b; };
   const auto square = [](int64_t i) { return i * i; };
   expect_resumable(range(12), equal);
@@ -388,12 +388,12 @@ TEST(Dataset, PositionsGoOnWithTheSameElements) {
                    tensors);
 }
 
-TEST(Dataset, PositionsOfOtherPipelinesAndDamagedOnesAreRefused) {
+TEST(Dataset, RejectsDamagedAndForeignPositions) {
   auto pass = range(10).map([](int64_t i) { return i; }).iterator();
   pass.get_next();
   const std::string position = pass.save();
   auto other = range(10).iterator();
-  EXPECT_TUTTI_ERROR(other.restore(position), ErrorCode::kDataLoss, "another pipeline", "map");
+  EXPECT_TUTTI_ERROR(other.restore(position), ErrorCode::kDataLoss, "a different pipeline", "map");
   for (size_t size = 0; size < position.size(); ++size) {
     auto fresh = range(10).map([](int64_t i) { return i; }).iterator();
     EXPECT_TUTTI_ERROR(fresh.restore(position.substr(0, size)), ErrorCode::kDataLoss);

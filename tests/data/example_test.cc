@@ -25,7 +25,7 @@ using Strings = std::vector<std::string>;
 constexpr std::string_view kGolden =
     "0a1f0a110a0178120c120a0a080000c03f000000c00a0a0a017912051a030a0107";
 
-// Fields by hand, to write what the builder never writes.
+// Encodes fields directly, to write what the builder never writes.
 std::string field(int number, const std::string& bytes) {
   std::string text(1, static_cast<char>(number << 3 | 2));
   const size_t size = bytes.size();
@@ -124,7 +124,7 @@ TEST(ExampleSpec, MissingFeaturesTakeTheDefault) {
                                .fixed<std::string>("names", {2}, "n")
                                .variable<int64_t>("ids")
                                .variable<std::string>("tags");
-  // A feature without a kind is missing too.
+  // A feature without a kind counts as missing, too.
   for (const std::string& bytes :
        {std::string(), example_of(""), example_of(entry("label", "") + entry("ids", ""))}) {
     ParsedExample example = spec.parse(bytes);
@@ -157,7 +157,7 @@ TEST(ExampleSpec, TheLastOfEqualKeysWins) {
   EXPECT_TRUE(bit_equal(spec.parse(example_of(first) + example_of(second)).tensor(0), last));
 }
 
-TEST(ExampleSpec, PartsOfOneFeatureAreMerged) {
+TEST(ExampleSpec, MergesPartsOfOneFeature) {
   const ExampleSpec spec = ExampleSpec().variable<int64_t>("i");
   const at::Tensor both = tensor<int64_t>({1, 2});
   const std::string one = int64s("\x01");
@@ -165,7 +165,7 @@ TEST(ExampleSpec, PartsOfOneFeatureAreMerged) {
   EXPECT_TRUE(bit_equal(spec.parse(example_of(entry("i", one + two))).tensor(0), both));
   const std::string twice = field(1, field(1, "i") + field(2, one) + field(2, two));
   EXPECT_TRUE(bit_equal(spec.parse(example_of(twice)).tensor(0), both));
-  // Of different kinds the last one counts.
+  // If the kinds differ, the last one counts.
   const std::string other = field(2, field(1, std::string(4, '\0')));
   EXPECT_TRUE(bit_equal(spec.parse(example_of(entry("i", one + other + two))).tensor(0),
                         tensor<int64_t>({2})));
@@ -242,7 +242,7 @@ TEST(ExampleSpec, ChecksItsArguments) {
                      "cannot be read as bytes", "fixed 1 float32 value");
 }
 
-TEST(ExampleSpec, CopiesGrowApart) {
+TEST(ExampleSpec, CopiesAreIndependent) {
   ExampleSpec one = ExampleSpec().fixed<int64_t>("a", {}, 1);
   ExampleSpec two = one;
   two.fixed<int64_t>("b", {}, 2);
@@ -263,7 +263,7 @@ TEST(ExampleSpec, FindsFeaturesAmongMany) {
   }
 }
 
-TEST(ExampleSpec, MalformedBytesAreAnErrorOfTheData) {
+TEST(ExampleSpec, MalformedBytesAreDataLoss) {
   const ExampleSpec spec = ExampleSpec().variable<int64_t>("i").variable<float>("f");
   const auto refuses = [&](const std::string& bytes, std::string_view where) {
     EXPECT_TUTTI_ERROR(spec.parse(bytes), ErrorCode::kDataLoss, "not a valid tf.train.Example",
@@ -272,10 +272,10 @@ TEST(ExampleSpec, MalformedBytesAreAnErrorOfTheData) {
   refuses("\x01", "outermost");                     // field number 0
   refuses("\x0a", "outermost");                     // no length
   refuses("\x0a\x05x", "outermost");                // too short
-  refuses(std::string(11, '\xff'), "outermost");    // a varint without end
-  refuses("\x0c", "outermost");                     // the end of no group
-  refuses(from_hex("0b 14"), "outermost");          // the end of another group
-  refuses(std::string(1000, '\x0b'), "outermost");  // groups in groups
+  refuses(std::string(11, '\xff'), "outermost");    // an endless varint
+  refuses("\x0c", "outermost");                     // the end of a group that never began
+  refuses(from_hex("0b 14"), "outermost");          // the end of a different group
+  refuses(std::string(1000, '\x0b'), "outermost");  // nested groups
   refuses(example_of("\x0a\x05"), "list of features");
   refuses(example_of(field(1, "\x0a\x05")), "entry");
   refuses(example_of(entry("i", "\x1a\x05")), "in feature \"i\"");
@@ -294,7 +294,7 @@ TEST(ExampleSpec, DamageNeverReadsOutOfBounds) {
       ExampleSpec().variable<float>("f").variable<int64_t>("i").variable<std::string>("s");
   const auto parse = [&](const std::string& damaged) { spec.parse(damaged); };
   EXPECT_EQ(test::truncate_everywhere(bytes, parse), bytes.size() - 1)
-      << "no bytes at all are an Example without features";
+      << "an empty string is an Example without features";
   EXPECT_GT(test::damage_at_random(bytes, 5000, parse), 2000u);
 }
 

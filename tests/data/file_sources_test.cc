@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Datasets of files: what they yield, how they fail, and how a pass goes on from a position.
+// Tests what datasets of files yield, how they fail, and how a pass resumes at a position.
 
 #include <algorithm>
 #include <cstdint>
@@ -61,7 +61,7 @@ Strings joined(Strings a, const Strings& b) {
 
 // ---- text_line --------------------------------------------------------------------
 
-TEST(FileSources, TextLinesOfSeveralFiles) {
+TEST(FileSources, ReadsTextLinesOfSeveralFiles) {
   const TempFolder folder;
   const std::string a = folder.path("a.txt");
   const std::string b = folder.path("b.txt.gz");
@@ -98,7 +98,7 @@ TEST(FileSources, AMissingFileIsAnErrorWhenItIsReached) {
     EXPECT_EQ(pass.get_next(), "2");
     EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kNotFound, missing, "cannot open");
     write_records(missing, {"3"});
-    EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kNotFound, missing) << "for good";
+    EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kNotFound, missing) << "the error persists";
     std::filesystem::remove(missing);
   }
 }
@@ -150,7 +150,7 @@ TEST(FileSources, ListFilesSortsOrShuffles) {
 
 // ---- tf_record --------------------------------------------------------------------
 
-TEST(FileSources, TfRecordsOfSeveralFiles) {
+TEST(FileSources, ReadsTfRecordsOfSeveralFiles) {
   const TempFolder folder;
   const Strings files = {folder.path("a"), folder.path("b"), folder.path("c"), folder.path("d")};
   const std::string large(700'000, 'x');
@@ -169,7 +169,7 @@ TEST(FileSources, TfRecordsOfSeveralFiles) {
   EXPECT_EQ(all_of(tf_record(files).batch(4))[1], (Strings{std::string("\0\n", 2), "d"}));
 }
 
-TEST(FileSources, DamagedRecordsAreNamedOrLeftOutAndCounted) {
+TEST(FileSources, ReportsDamagedRecordsOrSkipsAndCountsThem) {
   const TempFolder folder;
   const std::string good = folder.path("good");
   const std::string bad = folder.path("bad");
@@ -186,7 +186,7 @@ TEST(FileSources, DamagedRecordsAreNamedOrLeftOutAndCounted) {
   EXPECT_EQ(pass.get_next(), "aaaa");
   EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kDataLoss, bad, "at byte 20", "checksum is",
                      "expected");
-  EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kDataLoss, "at byte 20") << "for good";
+  EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kDataLoss, "at byte 20") << "the error persists";
   EXPECT_TUTTI_ERROR(pass.save(), ErrorCode::kDataLoss, "at byte 20");
   EXPECT_TRUE(pass.stats().empty());
 
@@ -210,7 +210,7 @@ TEST(FileSources, DamagedRecordsAreNamedOrLeftOutAndCounted) {
   EXPECT_TUTTI_ERROR(cut.next(), ErrorCode::kDataLoss, bad, "truncated", "at byte 72");
 }
 
-TEST(FileSources, ExamplesAreParsedInMap) {
+TEST(FileSources, ParsesExamplesInMap) {
   const TempFolder folder;
   Strings files;
   for (int64_t file = 0; file < 3; ++file) {
@@ -239,7 +239,7 @@ TEST(FileSources, ExamplesAreParsedInMap) {
   }
   EXPECT_EQ(first, 12);
 
-  // The faster way: whole batches of records.
+  // Parsing whole batches of records is faster.
   const auto whole = tf_record(files).batch(12).map([spec](const Strings& records) {
     ParsedExample parsed = spec.parse_batch(records);
     return std::tuple(parsed.tensor("x"), parsed.tensor("y"));
@@ -250,7 +250,7 @@ TEST(FileSources, ExamplesAreParsedInMap) {
 
 // ---- fixed_length_record ----------------------------------------------------------
 
-TEST(FileSources, FixedLengthRecords) {
+TEST(FileSources, ReadsFixedLengthRecords) {
   const TempFolder folder;
   const std::string a = folder.path("a");
   const std::string b = folder.path("b");
@@ -322,7 +322,7 @@ TEST(FileSources, CsvColumnsHaveTypes) {
   EXPECT_EQ(all_of(csv<std::string>(a, {"name"})).size(), 2U);
 }
 
-TEST(FileSources, CsvErrorsSayWhere) {
+TEST(FileSources, CsvErrorsNameTheirPlace) {
   const TempFolder folder;
   const std::string a = folder.path("a.csv");
   const std::string b = folder.path("b.csv");
@@ -332,7 +332,7 @@ TEST(FileSources, CsvErrorsSayWhere) {
   EXPECT_EQ(pass.get_next(), std::tuple(int64_t{1}, int64_t{2}));
   EXPECT_EQ(pass.get_next(), std::tuple(int64_t{3}, int64_t{4}));
   EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kInvalidArgument, b + ":3:2", "int64", "six");
-  EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kInvalidArgument, b + ":3:2") << "for good";
+  EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kInvalidArgument, b + ":3:2") << "the error persists";
   EXPECT_TUTTI_ERROR(all_of(csv<int64_t>({a, b}, {"z"})), ErrorCode::kNotFound, a, "\"z\"", "x, y");
   EXPECT_TUTTI_ERROR(all_of(csv<int64_t>(a, {2})), ErrorCode::kNotFound, a, "no column 2");
   EXPECT_TUTTI_ERROR(csv<int64_t>(a, {-1}), ErrorCode::kInvalidArgument, "no column -1");
@@ -345,7 +345,7 @@ TEST(FileSources, CsvErrorsSayWhere) {
 
 // ---- arrays -----------------------------------------------------------------------
 
-TEST(FileSources, RowsOfNpyNpzAndIdx) {
+TEST(FileSources, ReadsRowsOfNpyNpzAndIdx) {
   const TempFolder folder;
   const at::Tensor images = at::randint(0, 255, {9, 4, 3}, at::kByte);
   const std::string npy_path = folder.path("images.npy");
@@ -353,11 +353,11 @@ TEST(FileSources, RowsOfNpyNpzAndIdx) {
   const auto rows = npy(npy_path);
   EXPECT_EQ(rows.cardinality(), 9);
   EXPECT_EQ(to_text(rows.element_spec()), "uint8[4, 3]");
-  EXPECT_NE(rows.node()->indexed(), nullptr) << "any row can be had";
+  EXPECT_NE(rows.node()->indexed(), nullptr) << "supports random access";
   EXPECT_TRUE(at::equal(at::stack(all_of(rows)), images));
   EXPECT_TRUE(at::equal(all_of(rows.batch(4))[2], images.slice(0, 8)));
 
-  // Over indices, the order is that of a shuffled range.
+  // With random access, the order is that of a shuffled range.
   const auto order = all_of(range(9).shuffle(5, {.seed = 3}));
   const auto shuffled = rows.shuffle(5, {.seed = 3});
   EXPECT_NE(shuffled.node()->indexed(), nullptr);
@@ -394,7 +394,7 @@ TEST(FileSources, RowsOfNpyNpzAndIdx) {
                      short_path, "number of rows");
 }
 
-// A zip archive by hand, its members stored.
+// Builds a zip archive of stored members.
 std::string zip_of(const std::vector<std::pair<std::string, std::string>>& members) {
   const auto little = [](size_t value, int bytes) {
     std::string text;
@@ -420,7 +420,7 @@ std::string zip_of(const std::vector<std::pair<std::string, std::string>>& membe
          little(0, 2);
 }
 
-TEST(FileSources, RowsOfNpz) {
+TEST(FileSources, ReadsRowsOfNpz) {
   const TempFolder folder;
   const std::string path = folder.path("arrays.npz");
   const auto bytes_of = [&](const at::Tensor& tensor) {
@@ -454,7 +454,7 @@ bool same(const T& a, const T& b) {
   }
 }
 
-// Saves after every number of elements and compares what follows.
+// Saves after each number of elements and compares the rest.
 template <class T>
 void expect_resumable(const Dataset<T>& dataset, size_t elements) {
   const std::vector<T> whole = all_of(dataset);
@@ -477,7 +477,7 @@ void expect_resumable(const Dataset<T>& dataset, size_t elements) {
   }
 }
 
-TEST(FileSources, PositionsGoOnWithTheSameElements) {
+TEST(FileSources, PositionsResumeWithTheSameElements) {
   const TempFolder folder;
   const Strings text = {folder.path("a.txt"), folder.path("b.txt"), folder.path("c.txt")};
   write_file(text[0], "0\r\n1\n\n3");
@@ -524,7 +524,7 @@ TEST(FileSources, PositionsGoOnWithTheSameElements) {
   expect_resumable(list_files(folder.path("*"), {.seed = 3}), match_files(folder.path("*")).size());
 }
 
-TEST(FileSources, CsvErrorsHaveTheirLineAfterAPosition) {
+TEST(FileSources, CsvErrorsKeepTheirLineAfterAPosition) {
   const TempFolder folder;
   const std::string table = folder.path("a.csv");
   write_file(table, "1,\"two\nlines\"\n2,b\n3\n");
@@ -540,7 +540,7 @@ TEST(FileSources, CsvErrorsHaveTheirLineAfterAPosition) {
   }
 }
 
-TEST(FileSources, PositionsOfOtherFilesAreRefused) {
+TEST(FileSources, RejectsPositionsOfOtherFiles) {
   const TempFolder folder;
   const std::string a = folder.path("a");
   const std::string b = folder.path("b");

@@ -60,25 +60,25 @@ TEST(IdxFile, ReadsCompressedFiles) {
   }
 }
 
-TEST(IdxFile, RefusesOtherFiles) {
+TEST(IdxFile, RejectsOtherFiles) {
   EXPECT_TUTTI_ERROR(idx_of(from_hex("00000a01 00000001 00")), ErrorCode::kDataLoss,
-                     "read_idx: x.idx: at byte 0: this is no IDX file", "found 0, 0, 10, 1.");
-  EXPECT_TUTTI_ERROR(idx_of("PNG, perhaps"), ErrorCode::kDataLoss, "no IDX file");
+                     "read_idx: x.idx: at byte 0: this is not an IDX file", "found 0, 0, 10, 1.");
+  EXPECT_TUTTI_ERROR(idx_of("PNG, perhaps"), ErrorCode::kDataLoss, "not an IDX file");
   EXPECT_TUTTI_ERROR(idx_of(from_hex("00000801 00000001 0102")), ErrorCode::kDataLoss, "at byte 9",
-                     "expected the end after the array");
+                     "expected the end of the file after the array");
   EXPECT_TUTTI_ERROR(read_idx("/nowhere/x"), ErrorCode::kNotFound, "read_idx: cannot open");
 }
 
-TEST(IdxFile, AHugeShapeIsNotBelieved) {
+TEST(IdxFile, DoesNotTrustAHugeShape) {
   EXPECT_TUTTI_ERROR(idx_of(from_hex("00000802 ffffffff ffffffff 00")), ErrorCode::kDataLoss,
-                     "(4294967295, 4294967295)", "does not fit into the 1 bytes");
+                     "(4294967295, 4294967295)", "does not fit in the 1 bytes");
   EXPECT_TUTTI_ERROR(idx_of(from_hex("00000e03 ffffffff ffffffff ffffffff")), ErrorCode::kDataLoss,
                      "does not fit");
   EXPECT_TUTTI_ERROR(idx_of(from_hex("00000e04 ffffffff ffffffff ffffffff 00000000")),
                      ErrorCode::kDataLoss, "does not fit");
 }
 
-TEST(IdxFile, DamageIsSeen) {
+TEST(IdxFile, DetectsDamage) {
   const std::string bytes = from_hex("00000c02 00000002 00000002") + std::string(16, 'x');
   EXPECT_EQ(test::truncate_everywhere(bytes, [](const std::string& part) { idx_of(part); }),
             bytes.size());

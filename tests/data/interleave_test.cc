@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// interleave: the order with and without threads, errors, dropping, positions.
+// Tests interleave: the order with and without threads, errors, dropping, positions.
 
 #include <algorithm>
 #include <atomic>
@@ -41,8 +41,8 @@ Dataset<int64_t> pipeline(const Values& lengths, const InterleaveOptions& option
           options);
 }
 
-// The rule, in plain words: a slot without a dataset gets the next one when its turn comes;
-// a turn ends after `block` elements, or when the dataset has no more.
+// Implements the rule plainly: a slot without a dataset gets the next one when its turn comes; a
+// turn ends after `block` elements, or with the dataset.
 Values expected(const Values& lengths, size_t cycle, int64_t block) {
   std::vector<std::deque<int64_t>> slots(cycle);
   std::vector<bool> filled(cycle, false);
@@ -62,14 +62,14 @@ Values expected(const Values& lengths, size_t cycle, int64_t block) {
       slots[turn].pop_front();
       --left;
     }
-    // An end is only seen by asking for one element more.
+    // The end is only detected by requesting one more element.
     if (left > 0) filled[turn] = false;
     if (next == lengths.size() && std::count(filled.begin(), filled.end(), true) == 0) break;
   }
   return order;
 }
 
-TEST(Interleave, HasTheOrderOfTheDocumentation) {
+TEST(Interleave, HasTheDocumentedOrder) {
   const auto dataset = range(1, 6).interleave([](int64_t x) { return from_tensors(x).repeat(6); },
                                               {.cycle_length = 2, .block_length = 4});
   EXPECT_EQ(all_of(dataset), (Values{1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 2, 2, 3, 3, 3,
@@ -107,7 +107,7 @@ TEST(Interleave, HasTheSameOrderWithThreads) {
 
 TEST(Interleave, ThreadsDoNotChangeTheOrdersOfShuffledDatasets) {
   const auto order = [](int threads) {
-    const auto inner = range(20).shuffle(20, {.seed = 4});  // another order in each pass
+    const auto inner = range(20).shuffle(20, {.seed = 4});  // a different order in each pass
     return all_of(range(12).interleave([inner](int64_t) { return inner; },
                                        {.cycle_length = 3, .num_parallel_calls = threads}));
   };
@@ -116,7 +116,7 @@ TEST(Interleave, ThreadsDoNotChangeTheOrdersOfShuffledDatasets) {
 }
 
 TEST(Interleave, UnorderedDoesNotWaitForASlowDataset) {
-  // Dataset 0 gives nothing before all the elements of the others were delivered.
+  // Dataset 0 yields nothing before all elements of the others have been delivered.
   std::atomic<bool> released{false};
   const auto dataset = range(3).interleave(
       [&released](int64_t i) {
@@ -183,7 +183,7 @@ TEST(Interleave, ErrorsReachTheConsumerAndStay) {
   EXPECT_THROW(pass.next(), std::out_of_range);
 }
 
-TEST(Interleave, DroppingAPassHalfWayStopsItsThreads) {
+TEST(Interleave, DroppingAPassHalfwayStopsItsThreads) {
   for (const bool ordered : {true, false}) {
     std::atomic<int> calls{0};
     const auto dataset = range(1'000'000).interleave(
@@ -200,13 +200,13 @@ TEST(Interleave, DroppingAPassHalfWayStopsItsThreads) {
         auto pass = dataset.iterator();
         for (int i = 0; i < elements; ++i) pass.get_next();
       }
-      const int after = calls.load();  // the threads are gone
-      EXPECT_LE(after, 3 * (4 + 3) + elements) << "bounded by the buffers";
+      const int after = calls.load();  // the threads have ended
+      EXPECT_LE(after, 3 * (4 + 3) + elements) << "the buffers bound the calls";
     }
   }
 }
 
-// Saves after every number of elements and compares what follows.
+// Saves after each number of elements and compares the rest.
 void expect_resumable(const Dataset<int64_t>& dataset, const Dataset<int64_t>& other) {
   const Values whole = all_of(dataset);
   for (size_t at = 0; at <= whole.size(); ++at) {
@@ -231,7 +231,7 @@ void expect_resumable(const Dataset<int64_t>& dataset, const Dataset<int64_t>& o
   }
 }
 
-TEST(Interleave, PositionsGoOnWithTheSameElements) {
+TEST(Interleave, PositionsResumeWithTheSameElements) {
   const Values lengths = {3, 0, 5, 1, 4, 2};
   for (const int64_t cycle : {1, 2, 3, 8}) {
     for (const int64_t block : {1, 2}) {
@@ -262,7 +262,7 @@ TEST(Interleave, UnorderedPositionsKeepTheMultiset) {
   }
 }
 
-TEST(Interleave, DamagedAndForeignPositionsAreRefused) {
+TEST(Interleave, RejectsDamagedAndForeignPositions) {
   const auto dataset = pipeline({3, 2, 4}, {.cycle_length = 2});
   auto pass = dataset.iterator();
   for (int i = 0; i < 3; ++i) pass.get_next();
@@ -275,7 +275,7 @@ TEST(Interleave, DamagedAndForeignPositionsAreRefused) {
   EXPECT_TUTTI_ERROR(other.restore(position), ErrorCode::kDataLoss, "cycle_length of 2", "3");
 }
 
-TEST(Interleave, RefusesWrongOptions) {
+TEST(Interleave, RejectsInvalidOptions) {
   const auto fn = [](int64_t i) { return range(i); };
   EXPECT_TUTTI_ERROR(range(3).interleave(fn, {.cycle_length = 0}), ErrorCode::kInvalidArgument,
                      "cycle_length is 0");

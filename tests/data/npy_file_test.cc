@@ -57,7 +57,7 @@ TEST(NpyFile, ReadsWhatWasWritten) {
   EXPECT_TRUE(bit_equal(read_npy(path), turned));
 }
 
-TEST(NpyFile, WritesTheHeaderThatNumPyWants) {
+TEST(NpyFile, WritesTheHeaderThatNumPyExpects) {
   TempFolder folder;
   write_npy(folder.path("x"), tensor({1.5f}));
   const std::string bytes = read_file(folder.path("x"));
@@ -69,7 +69,7 @@ TEST(NpyFile, WritesTheHeaderThatNumPyWants) {
   EXPECT_NE(read_file(folder.path("x")).find("'shape': (), }"), std::string::npos);
 }
 
-TEST(NpyFile, TheTensorKeepsTheFileAndDoesNotChangeIt) {
+TEST(NpyFile, TheTensorKeepsTheMappingAndDoesNotChangeTheFile) {
   TempFolder folder;
   const std::string path = folder.path("x.npy");
   write_npy(path, tensor({1.f, 2.f, 3.f}));
@@ -121,10 +121,10 @@ TEST(NpyFile, ExplainsDtypesThatCannotBeRead) {
                      "expected a dense tensor");
 }
 
-TEST(NpyFile, RefusesWhatIsDamaged) {
+TEST(NpyFile, RejectsDamagedFiles) {
   EXPECT_TUTTI_ERROR(read_npy("/nowhere/x.npy"), ErrorCode::kNotFound, "read_npy: cannot open",
                      "No such file");
-  EXPECT_TUTTI_ERROR(parse_npy("hello"), ErrorCode::kDataLoss, "this is no .npy file");
+  EXPECT_TUTTI_ERROR(parse_npy("hello"), ErrorCode::kDataLoss, "this is not an .npy file");
   EXPECT_TUTTI_ERROR(parse_npy(npy_bytes(kSixBytes, "12345")), ErrorCode::kDataLoss,
                      "expected an array of shape (2, 3) and dtype uint8, found 5 bytes");
   EXPECT_TUTTI_ERROR(parse_npy(npy_bytes(kSixBytes, "123456", 4)), ErrorCode::kUnimplemented,
@@ -150,14 +150,14 @@ TEST(NpyFile, RefusesWhatIsDamaged) {
   }
 }
 
-TEST(NpyFile, DamageIsSeen) {
+TEST(NpyFile, DetectsDamage) {
   const std::string bytes = npy_bytes(kSixBytes, "123456");
   const auto parse = [](const std::string& part) { parse_npy(part); };
   EXPECT_EQ(test::truncate_everywhere(bytes, parse), bytes.size());
   EXPECT_GT(test::damage_at_random(bytes, 5000, parse), 1000u);
 }
 
-// A zip archive by hand: one stored member.
+// Builds a zip archive with one stored member.
 std::string zip_of(const std::string& name, const std::string& content, uint32_t crc) {
   const auto little = [](uint32_t value, int bytes) {
     std::string text;
@@ -200,15 +200,15 @@ TEST(NpzFile, ReadsAStoredMember) {
   EXPECT_TUTTI_ERROR(file.read("x"), ErrorCode::kNotFound, "no array \"x\"", "the file has: grid");
 }
 
-TEST(NpzFile, RefusesWhatIsDamaged) {
+TEST(NpzFile, RejectsDamagedFiles) {
   const std::string content = npy_bytes(kSixBytes, "123456");
   const uint32_t crc = zip_crc(content);
   EXPECT_TUTTI_ERROR(NpzFile("/nowhere/x.npz"), ErrorCode::kNotFound, "NpzFile: cannot open");
   EXPECT_TUTTI_ERROR(NpzFile::from_memory("hello", "x.npz"), ErrorCode::kDataLoss,
-                     "NpzFile: x.npz: this is no zip archive");
+                     "NpzFile: x.npz: this is not a zip archive");
   const std::string wrong = zip_of("x.npy", content, crc + 1);
   EXPECT_TUTTI_ERROR(NpzFile::from_memory(wrong).read("x"), ErrorCode::kDataLoss,
-                     "its checksum is wrong");
+                     "its checksum does not match");
   std::string large = zip_of("x.npy", content, crc);
   large.replace(large.size() - 12, 2, "\xff\xff");
   EXPECT_TUTTI_ERROR(NpzFile::from_memory(large), ErrorCode::kUnimplemented, "zip64");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Orders of random nodes: what they depend on, and that positions keep them.
+// Tests what the orders of random nodes depend on, and that positions keep them.
 
 #include <algorithm>
 #include <functional>
@@ -38,11 +38,11 @@ Values all_of(const Dataset<int64_t>& dataset) {
   return take(pass);
 }
 
-// `make` is called for every program that the position passes through.
-void expect_to_go_on(const Make& make, size_t elements) {
+// Calls `make` for every program that the position passes through.
+void expect_to_resume(const Make& make, size_t elements) {
   for (size_t at = 0; at < elements; ++at) {
     const auto dataset = make();
-    take(*std::make_unique<Iterator<int64_t>>(dataset.iterator()));  // an epoch before
+    take(*std::make_unique<Iterator<int64_t>>(dataset.iterator()));  // an earlier epoch
     auto pass = dataset.iterator();
     take(pass, at);
     const std::string position = pass.save();
@@ -53,11 +53,11 @@ void expect_to_go_on(const Make& make, size_t elements) {
   }
 }
 
-TEST(Order, PositionsHoldTheSeedThatNobodyGave) {
-  expect_to_go_on([] { return range(7).shuffle(7).repeat(3); }, 21);
-  expect_to_go_on([] { return range(7).map([](int64_t i) { return i; }).shuffle(4).repeat(3); },
-                  21);
-  expect_to_go_on(
+TEST(Order, PositionsHoldTheDrawnSeed) {
+  expect_to_resume([] { return range(7).shuffle(7).repeat(3); }, 21);
+  expect_to_resume([] { return range(7).map([](int64_t i) { return i; }).shuffle(4).repeat(3); },
+                   21);
+  expect_to_resume(
       [] {
         return range(7)
             .map([](int64_t i) { return i; })
@@ -65,9 +65,9 @@ TEST(Order, PositionsHoldTheSeedThatNobodyGave) {
             .repeat(2);
       },
       14);
-  expect_to_go_on([] { return range(7).shuffle(7, {.reshuffle_each_iteration = false}).repeat(3); },
-                  21);
-  expect_to_go_on(
+  expect_to_resume(
+      [] { return range(7).shuffle(7, {.reshuffle_each_iteration = false}).repeat(3); }, 21);
+  expect_to_resume(
       [] {
         return sample_from_datasets(std::vector{range(4).shuffle(4), range(10, 16).shuffle(6)})
             .repeat(2);
@@ -76,14 +76,14 @@ TEST(Order, PositionsHoldTheSeedThatNobodyGave) {
 }
 
 TEST(Order, PositionsHoldTheOrdersOfDatasetsThatFunctionsMake) {
-  expect_to_go_on(
+  expect_to_resume(
       [] {
         const auto inner = range(5).shuffle(5, {.seed = 1});
         return range(4).flat_map([inner](int64_t) { return inner; }).repeat(2);
       },
       40);
   for (const int threads : {0, 2}) {
-    expect_to_go_on(
+    expect_to_resume(
         [threads] {
           const auto inner = range(5).shuffle(5, {.seed = 1});
           return range(4)
@@ -112,7 +112,7 @@ TEST(Order, DoesNotDependOnHowFarAThreadHasReadAhead) {
   }
 }
 
-TEST(Order, PassesAfterARestoredOneAreThoseAfterIt) {
+TEST(Order, PassesContinueAfterARestoredOne) {
   const auto make = [] { return range(20).shuffle(20, {.seed = 3}); };
   const auto first = make();
   std::vector<Values> epochs;
@@ -131,14 +131,14 @@ TEST(Order, PassesAfterARestoredOneAreThoseAfterIt) {
   EXPECT_EQ(all_of(second), epochs[3]);
 }
 
-TEST(Order, TheFirstPassOfRepeatIsThatWithoutIt) {
+TEST(Order, TheFirstPassOfRepeatEqualsThatWithoutIt) {
   const auto make = [] { return range(20).shuffle(20, {.seed = 3}); };
   const Values twice = all_of(make().repeat(2));
   EXPECT_EQ(Values(twice.begin(), twice.begin() + 20), all_of(make()));
   EXPECT_NE(Values(twice.begin() + 20, twice.end()), all_of(make()));
 }
 
-// Cuts what a dataset delivers into orders of 20 elements.
+// Splits the elements of a dataset into orders of 20.
 void append_orders(const Values& values, std::vector<Values>& orders) {
   ASSERT_EQ(values.size() % 20, 0U);
   for (auto at = values.begin(); at != values.end(); at += 20) orders.emplace_back(at, at + 20);
@@ -147,7 +147,7 @@ void append_orders(const Values& values, std::vector<Values>& orders) {
 void expect_all_different(std::vector<Values> orders) {
   std::sort(orders.begin(), orders.end());
   const auto twice = std::adjacent_find(orders.begin(), orders.end());
-  EXPECT_TRUE(twice == orders.end()) << "an order came back";
+  EXPECT_TRUE(twice == orders.end()) << "an order recurred";
   for (Values& order : orders) {
     std::sort(order.begin(), order.end());
     EXPECT_EQ(order, all_of(range(20)));
@@ -175,8 +175,8 @@ TEST(Order, EveryBranchOfOneShuffleHasItsOwn) {
   }
 }
 
-// Neither in the same branch nor in another one, nor in a repetition.
-TEST(Order, NoneComesBackInALaterPass) {
+// This covers the same branch, other branches and repetitions.
+TEST(Order, NoneRecursInALaterPass) {
   for (const ShuffleOptions& options : with_and_without_seed()) {
     const auto shuffled = range(20).shuffle(20, options);
     const auto branches = shuffled.concatenate(shuffled).concatenate(shuffled);
@@ -194,7 +194,7 @@ TEST(Order, NoneComesBackInALaterPass) {
   }
 }
 
-TEST(Order, StatsOfAllEpochsAreTogether) {
+TEST(Order, StatsSumOverAllEpochs) {
   auto pass = range(5).map([](int64_t i) { return i; }).repeat(4).iterator();
   take(pass);
   ASSERT_EQ(pass.stats().size(), 1U);
@@ -207,15 +207,15 @@ TEST(Iterator, CanBeReplacedByTheNextPass) {
   auto pass = dataset.iterator();
   for (int epoch = 0; epoch < 20; ++epoch) {
     EXPECT_EQ(take(pass, 3), (Values{1, 2, 3}));
-    pass = dataset.iterator();  // while the threads of the old one are at work
+    pass = dataset.iterator();  // while the threads of the old one are running
   }
 }
 
-TEST(Iterator, IsRestoredOnlyWhenItIsNew) {
+TEST(Iterator, IsRestoredOnlyWhileNew) {
   const auto dataset = range(5).prefetch(1);
   auto pass = dataset.iterator();
   const std::string position = pass.save();
-  EXPECT_TUTTI_ERROR(pass.restore(position), ErrorCode::kFailedPrecondition, "used already");
+  EXPECT_TUTTI_ERROR(pass.restore(position), ErrorCode::kFailedPrecondition, "already been used");
 }
 
 TEST(Dataset, EmptyElementsHaveNoRows) {
@@ -225,7 +225,7 @@ TEST(Dataset, EmptyElementsHaveNoRows) {
   EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kInvalidArgument, "the element is empty");
 }
 
-TEST(Dataset, SkipOfAllEndsAlsoWhereThereIsNoEnd) {
+TEST(Dataset, SkipOfAllEndsInfiniteDatasetsToo) {
   EXPECT_EQ(range(5).repeat().skip(-1).cardinality(), 0);
   EXPECT_TRUE(all_of(range(5).repeat().skip(-1)).empty());
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// padded_batch and rebatch.
+// Tests padded_batch and rebatch.
 
 #include <map>
 #include <optional>
@@ -27,7 +26,7 @@ std::vector<T> all_of(const Dataset<T>& dataset) {
   return elements;
 }
 
-// Row i is i + 1 numbers i.
+// Row i holds i + 1 times the number i.
 Dataset<at::Tensor> triangle(int64_t rows) {
   return range(rows).map([](int64_t i) { return at::full({i + 1}, i, at::kLong); });
 }
@@ -38,7 +37,7 @@ at::Tensor table(const std::vector<std::vector<int64_t>>& rows) {
   return at::stack(tensors);
 }
 
-TEST(PaddedBatch, FillsUpToTheLargestOfTheBatch) {
+TEST(PaddedBatch, PadsToTheLargestOfTheBatch) {
   const auto batches = all_of(triangle(5).padded_batch(2));
   ASSERT_EQ(batches.size(), 3U);
   EXPECT_TRUE(at::equal(batches[0], table({{0, 0}, {1, 1}})));
@@ -49,7 +48,7 @@ TEST(PaddedBatch, FillsUpToTheLargestOfTheBatch) {
   EXPECT_EQ(triangle(5).padded_batch(2, {.drop_remainder = true}).cardinality(), 2);
 }
 
-TEST(PaddedBatch, FillsEveryDimensionOfAnyLayout) {
+TEST(PaddedBatch, PadsEveryDimensionOfAnyLayout) {
   const std::vector<std::pair<int64_t, int64_t>> shapes = {{2, 3}, {4, 1}, {0, 2}, {3, 3}};
   const auto make = [shapes](int64_t i) {
     const auto [rows, columns] = shapes[static_cast<size_t>(i)];
@@ -91,7 +90,7 @@ TEST(PaddedBatch, TakesShapesAndValuesForEachLeaf) {
   EXPECT_EQ(std::get<0>(all[0])[0][0].item<float>(), 7) << "one value for all leaves";
 }
 
-TEST(PaddedBatch, SaysWhatDoesNotFit) {
+TEST(PaddedBatch, NamesWhatDoesNotFit) {
   EXPECT_TUTTI_ERROR(triangle(3).padded_batch(0), ErrorCode::kInvalidArgument,
                      "Dataset::padded_batch", "the size is 0");
   EXPECT_TUTTI_ERROR(triangle(3).padded_batch(2, {.padded_shapes = {{-2}}}),
@@ -100,7 +99,7 @@ TEST(PaddedBatch, SaysWhatDoesNotFit) {
                      ErrorCode::kInvalidArgument, "leaf 0 of element 2", "int64[3]", "[2]");
   EXPECT_TUTTI_ERROR(all_of(triangle(4).padded_batch(4, {.padded_shapes = {{-1, 2}}})),
                      ErrorCode::kInvalidArgument, "leaf 0 of element 0", "[-1, 2]",
-                     "another number of dimensions");
+                     "a different number of dimensions");
   EXPECT_TUTTI_ERROR(all_of(triangle(4).padded_batch(4, {.padded_shapes = {{2}, {2}}})),
                      ErrorCode::kInvalidArgument, "2 padded_shapes", "1 leaves");
   EXPECT_TUTTI_ERROR(zip(range(2), range(2)).padded_batch(4, {.padded_shapes = {{}}}),
@@ -110,7 +109,7 @@ TEST(PaddedBatch, SaysWhatDoesNotFit) {
   EXPECT_TUTTI_ERROR(all_of(triangle(4).padded_batch(4, {.padding_values = {0.5}})),
                      ErrorCode::kInvalidArgument, "leaf 0", "padding value 0.5");
   EXPECT_TUTTI_ERROR(all_of(range(2).padded_batch(2, {.padded_shapes = {{3}}})),
-                     ErrorCode::kInvalidArgument, "is no tensor", "[3]");
+                     ErrorCode::kInvalidArgument, "is not a tensor", "[3]");
   const auto ranks = range(2).map([](int64_t i) {
     return i == 0 ? at::ones({2}) : at::ones({2, 2});
   });
@@ -119,17 +118,17 @@ TEST(PaddedBatch, SaysWhatDoesNotFit) {
   const auto dtypes =
       range(2).map([](int64_t i) { return at::ones({2}, i == 0 ? at::kFloat : at::kLong); });
   EXPECT_TUTTI_ERROR(all_of(dtypes.padded_batch(2)), ErrorCode::kInvalidArgument,
-                     "leaf 0 of element 1", "dtypes");
+                     "leaf 0 of element 1", "one dtype");
   const auto undefined = range(2).map([](int64_t) { return at::Tensor(); });
   EXPECT_TUTTI_ERROR(all_of(undefined.padded_batch(2)), ErrorCode::kInvalidArgument,
                      "undefined tensor");
   const auto optionals = range(2).map(
       [](int64_t i) { return i == 0 ? std::optional<at::Tensor>(at::ones({1})) : std::nullopt; });
   EXPECT_TUTTI_ERROR(all_of(optionals.padded_batch(2)), ErrorCode::kInvalidArgument, "element 1",
-                     "other lengths");
+                     "differs from the first in its lengths");
   const auto strings = range(2).map([](int64_t) { return std::vector<std::string>{"a"}; });
   EXPECT_TUTTI_ERROR(all_of(strings.padded_batch(2)), ErrorCode::kInvalidArgument,
-                     "vector of strings already");
+                     "already a vector of strings");
 }
 
 TEST(PaddedBatch, SpecShowsWhatIsKnown) {
@@ -142,7 +141,7 @@ TEST(PaddedBatch, SpecShowsWhatIsKnown) {
   EXPECT_EQ(rows.padded_batch(4).node()->batch_size(), 4);
 }
 
-TEST(PaddedBatch, PositionsGoOnWithTheSameBatches) {
+TEST(PaddedBatch, PositionsResumeWithTheSameBatches) {
   const auto dataset = triangle(11).padded_batch(3);
   const auto whole = all_of(dataset);
   for (size_t at = 0; at <= whole.size(); ++at) {
@@ -183,7 +182,7 @@ std::vector<std::vector<int64_t>> rows_of(const Dataset<at::Tensor>& dataset) {
   return all;
 }
 
-TEST(Rebatch, CutsTheRowsAnew) {
+TEST(Rebatch, CutsRowsAcrossBatches) {
   using Rows = std::vector<std::vector<int64_t>>;
   const auto batches = range(8).batch(3);
   EXPECT_EQ(rows_of(batches.rebatch(4)), (Rows{{0, 1, 2, 3}, {4, 5, 6, 7}}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// sample_from_datasets: shares, reproducibility, ends, positions.
+// Tests sample_from_datasets: shares, reproducibility, ends, positions.
 
 #include <algorithm>
 #include <array>
@@ -45,7 +45,7 @@ TEST(SampleFromDatasets, DrawsByWeight) {
   EXPECT_EQ(dataset.cardinality(), kInfinite);
   std::array<int, 3> counts{};
   for (const int64_t i : dataset.take(8000)) ++counts[static_cast<size_t>(i)];
-  // Give or take 5 standard deviations.
+  // Allows 5 standard deviations.
   EXPECT_NEAR(counts[0], 1000, 5 * std::sqrt(8000.0 * 1 / 8 * 7 / 8));
   EXPECT_NEAR(counts[1], 2000, 5 * std::sqrt(8000.0 * 2 / 8 * 6 / 8));
   EXPECT_NEAR(counts[2], 5000, 5 * std::sqrt(8000.0 * 5 / 8 * 3 / 8));
@@ -71,10 +71,10 @@ TEST(SampleFromDatasets, GivesEveryElementOnceAndInOrder) {
   auto pass = dataset.iterator();
   while (pass.next()) {
   }
-  EXPECT_FALSE(pass.next().has_value()) << "the end is the end";
+  EXPECT_FALSE(pass.next().has_value()) << "the end is final";
 }
 
-TEST(SampleFromDatasets, IsDecidedByItsSeedAndPass) {
+TEST(SampleFromDatasets, IsDeterminedByItsSeedAndPass) {
   const auto make = [](uint64_t seed) {
     return sample_from_datasets(parts({40, 40}), {}, {.seed = seed});
   };
@@ -83,7 +83,7 @@ TEST(SampleFromDatasets, IsDecidedByItsSeedAndPass) {
   EXPECT_EQ(all_of(make(1)), first);
   EXPECT_NE(all_of(make(2)), first);
   const Values second = all_of(dataset);
-  EXPECT_NE(second, first) << "another order in each pass";
+  EXPECT_NE(second, first) << "a different order in each pass";
   const auto again = make(1);
   all_of(again);
   EXPECT_EQ(all_of(again), second);
@@ -97,19 +97,19 @@ TEST(SampleFromDatasets, StopsAtAnEmptyDatasetIfAsked) {
       sample_from_datasets(parts({3, 100}), {1, 1}, {.seed = 2, .stop_on_empty_dataset = true});
   EXPECT_EQ(dataset.cardinality(), kUnknown);
   const Values all = all_of(dataset);
-  // Dataset 0 ended; the draw after its last element that meets it again ends everything.
+  // After the last element of dataset 0, the next draw of it ends everything.
   EXPECT_EQ(std::count_if(all.begin(), all.end(), [](int64_t i) { return i < 100; }), 3);
   EXPECT_LT(all.size(), 103U);
   auto pass = dataset.iterator();
   while (pass.next()) {
   }
   EXPECT_FALSE(pass.next().has_value());
-  // A dataset without weight is never met.
+  // A dataset with weight 0 is never drawn.
   const auto rest = sample_from_datasets(parts({0, 4}), {0, 1}, {.stop_on_empty_dataset = true});
   EXPECT_EQ(all_of(rest), (Values{100, 101, 102, 103}));
 }
 
-TEST(SampleFromDatasets, PositionsGoOnWithTheSameElements) {
+TEST(SampleFromDatasets, PositionsResumeWithTheSameElements) {
   for (const bool stops : {false, true}) {
     const auto make = [stops] {
       return sample_from_datasets(parts({4, 9, 2}), {1, 2, 1},
@@ -149,7 +149,7 @@ TEST(SampleFromDatasets, ErrorsOfAThreadReachTheConsumer) {
       std::out_of_range);
 }
 
-TEST(SampleFromDatasets, RefusesWrongWeights) {
+TEST(SampleFromDatasets, RejectsInvalidWeights) {
   EXPECT_TUTTI_ERROR(sample_from_datasets<int64_t>({}), ErrorCode::kInvalidArgument, "no datasets");
   EXPECT_TUTTI_ERROR(sample_from_datasets(parts({1, 1}), {1}), ErrorCode::kInvalidArgument,
                      "1 weights for 2 datasets");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs a property over random cases. The seed is fixed, so that every run tries the same cases;
-// TUTTI_PROPERTY_SEED sets another one, and TUTTI_PROPERTY_FACTOR multiplies the number of cases.
+// TUTTI_PROPERTY_SEED sets a different one, and TUTTI_PROPERTY_FACTOR multiplies the number of
+// cases.
 
 #pragma once
 
@@ -21,8 +22,8 @@ inline uint64_t number_from_environment(const char* name, uint64_t otherwise) {
   return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-/// Calls `property`, which draws its arguments from rapidcheck, `cases` times. A failure is
-/// that of the running test and says how to see it again.
+/// Calls `property`, which draws its arguments from rapidcheck, `cases` times. A failure fails the
+/// running test and tells how to reproduce it.
 template <class F>
 void check_property(int cases, const F& property) {
   const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random pipelines read by one iterator: what they hold, positions, and repeatability.
+// Tests random pipelines read by one iterator: their elements, positions, and repeatability.
 
 #include <rapidcheck.h>
 
@@ -46,7 +46,7 @@ size_t place_in(const std::vector<Rows>& elements) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<size_t>(0, elements.size() + 1));
 }
 
-// The model takes the orders of shuffles from the library, so they are looked at here.
+// The model takes the orders of shuffles from the library, so they are checked here.
 TEST(DatasetProperty, ShufflesDrawEachElementOutOfTheBuffer) {
   check_property(kCases, [] {
     const auto n = *rc::gen::inRange<size_t>(0, 60);
@@ -65,14 +65,14 @@ TEST(DatasetProperty, ShufflesDrawEachElementOutOfTheBuffer) {
   });
 }
 
-TEST(DatasetProperty, PipelinesHoldWhatTheModelSays) {
+TEST(DatasetProperty, PipelinesMatchTheModel) {
   check_property(2 * kCases, [] {
     const Pipeline pipeline = *any_pipeline();
     RC_ASSERT(read(Builder(pipeline).build()) == model_of(pipeline).elements);
   });
 }
 
-TEST(DatasetProperty, CardinalitiesAreTrueIfKnown) {
+TEST(DatasetProperty, KnownCardinalitiesAreExact) {
   check_property(kCases, [] {
     const Pipeline pipeline = *any_pipeline();
     const int64_t said =
@@ -84,7 +84,7 @@ TEST(DatasetProperty, CardinalitiesAreTrueIfKnown) {
   });
 }
 
-TEST(DatasetProperty, PositionsGoOnIdentically) {
+TEST(DatasetProperty, PositionsResumeIdentically) {
   check_property(2 * kCases, [] {
     const Pipeline pipeline = *any_pipeline();
     const std::vector<Rows> expected = model_of(pipeline).elements;
@@ -110,7 +110,7 @@ TEST(DatasetProperty, PositionsGoOnIdentically) {
       RC_ASSERT(rest_of(pass) == from(expected, at));  // saving did not disturb it
     };
     std::visit(check, builder.build());
-    // As in another process.
+    // This is what a different process would do.
     std::visit(
         [&](const auto& dataset) {
           auto pass = dataset.iterator();
@@ -148,7 +148,7 @@ TEST(DatasetProperty, PositionsOfUnorderedPipelinesKeepEveryElement) {
   });
 }
 
-TEST(DatasetProperty, SeedsDecideEverythingAndPassesArePermutations) {
+TEST(DatasetProperty, SeedsDetermineEverythingAndPassesArePermutations) {
   check_property(kCases, [] {
     const Pipeline pipeline = *order_free_pipelines();
     const Builder builder(pipeline);

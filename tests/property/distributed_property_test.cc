@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random pipelines distributed over several workers: every policy against a model of which rows
-// each replica gets in each step.
+// Distributes random pipelines over several workers and compares every policy with a model of the
+// rows that each replica gets in each step.
 
 #include <rapidcheck.h>
 
@@ -35,7 +35,7 @@ using Workers = std::vector<Steps>;
 
 struct Job {
   int workers = 1;
-  int replicas = 1;  // of each worker
+  int replicas = 1;  // per worker
   AutoShardPolicy policy = AutoShardPolicy::kAuto;
   bool even_split = false;
   int buffer = 0;
@@ -68,7 +68,7 @@ const std::vector<AutoShardPolicy> kAllPolicies = {AutoShardPolicy::kOff,  AutoS
 
 // ---- the model ----------------------------------------------------------------------
 
-// What is done with a pipeline; nullopt: it is refused.
+// The policy applied to a pipeline; nullopt if it is rejected.
 std::optional<AutoShardPolicy> resolved(const Pipeline& pipeline, const Job& job) {
   if (job.policy != AutoShardPolicy::kAuto && job.policy != AutoShardPolicy::kFile) {
     return job.policy;
@@ -101,7 +101,7 @@ std::vector<Rows> split(const Rows& rows, int pieces, bool even) {
   return all;
 }
 
-// The stream of rows, cut by a list of sizes that begins with the worker's own.
+// Cuts the stream of rows by a list of sizes that begins with the worker's own.
 std::vector<Rows> cut_elementwise(const Rows& rows, int64_t batch_size, const Job& job,
                                   int worker) {
   std::vector<int64_t> sizes(static_cast<size_t>(job.all_replicas()),
@@ -127,7 +127,7 @@ Steps grouped(const std::vector<Rows>& pieces, int replicas) {
   return steps;
 }
 
-// One worker by itself.
+// The model of a single worker.
 Steps model_of_worker(const Pipeline& pipeline, const Job& job, AutoShardPolicy policy,
                       int worker) {
   Part part;
@@ -156,7 +156,7 @@ Steps model_of_worker(const Pipeline& pipeline, const Job& job, AutoShardPolicy 
   return grouped(pieces, job.replicas);
 }
 
-// All go on until the last one has ended.
+// All workers continue until the last one has ended.
 std::optional<Workers> model_of_job(const Pipeline& pipeline, const Job& job) {
   const std::optional<AutoShardPolicy> policy = resolved(pipeline, job);
   if (!policy) return std::nullopt;
@@ -182,8 +182,8 @@ Steps rest_of(DistributedIterator<T>& iterator) {
   return steps;
 }
 
-// Calls fn(distributed dataset, worker) for each worker. Each has a dataset of its own, as
-// workers on several machines have. Returns how many refused the pipeline.
+// Calls fn(distributed dataset, worker) for each worker. Each has its own dataset, like workers on
+// several machines. Returns how many rejected the pipeline.
 template <class F>
 int with_workers(const Builder& builder, const Job& job, const BuildOptions& options, const F& fn) {
   const test::LogCapture quiet;
@@ -248,7 +248,7 @@ TEST(DistributedProperty, EachReplicaGetsTheRowsOfItsPolicy) {
   });
 }
 
-TEST(DistributedProperty, NothingIsLostAndNothingIsSeenTwice) {
+TEST(DistributedProperty, EachElementIsSeenExactlyOnce) {
   check_property(kCases, [] {
     const Pipeline pipeline = *order_free_pipelines();
     const Job job = *jobs(kAllPolicies);
@@ -274,7 +274,7 @@ TEST(DistributedProperty, NothingIsLostAndNothingIsSeenTwice) {
   });
 }
 
-TEST(DistributedProperty, PositionsGoOnIdentically) {
+TEST(DistributedProperty, PositionsResumeIdentically) {
   check_property(kCases, [] {
     const Pipeline pipeline = *batched_pipelines();
     const Job job = *jobs(kAllPolicies);

@@ -18,7 +18,7 @@ using data::Dataset;
 
 // ---- drawing ----------------------------------------------------------------------
 
-// rapidcheck scales numbers by the size of a case; here sizes are those of the issue always.
+// rapidcheck scales numbers by the size of a case; these are always drawn from the full range.
 template <class T>
 rc::Gen<T> full(rc::Gen<T> gen) {
   return rc::gen::resize(rc::kNominalSize, std::move(gen));
@@ -71,7 +71,7 @@ rc::Gen<Pipeline> with_batches(rc::Gen<std::vector<Stage>> rows, bool drops,
       }));
 }
 
-// What the numbers of a stage mean.
+// These functions interpret the numbers of a stage.
 int64_t size_of(const Stage& stage) { return 1 + stage.a % 9; }
 bool drops_remainder(const Stage& stage) { return stage.b % 3 == 0; }
 bool reshuffles(const Stage& stage) { return stage.b % 2 == 0; }
@@ -309,7 +309,7 @@ data::MapOptions map_options(const Stage& stage, bool unordered) {
   }
 }
 
-// What has one meaning for rows and batches.
+// Builds stages that mean the same for rows and batches.
 Building built_stage(const Building& from, const Stage& stage, const BuildOptions& options) {
   switch (stage.op) {
     case Op::kShuffle: {
@@ -351,7 +351,7 @@ Building built_stage(const Building& from, const Stage& stage, const BuildOption
   }
 }
 
-// What changes the type.
+// Builds stages that change the type.
 Building built_batches(const Building& from, const Stage& stage) {
   const data::BatchOptions options{.drop_remainder = drops_remainder(stage)};
   const auto to_batches = [&](const auto& dataset) -> AnyDataset {

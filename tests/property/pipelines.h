@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random pipelines: a description that rapidcheck can draw, print and make smaller, the dataset
-// that it describes, and a model that says with plain loops what the dataset holds.
+// Random pipelines: a description that rapidcheck can draw, print and shrink, the dataset that it
+// describes, and a model that computes with plain loops what the dataset holds.
 
 #pragma once
 
@@ -25,8 +25,8 @@ using Rows = std::vector<int64_t>;
 
 enum class SourceKind { kRange, kSlices, kTextLine, kTfRecord, kListFiles };
 
-/// A source: one element per row, `sizes` rows in each file. Sources without files have the
-/// rows of all.
+/// A source: one element per row, `sizes` rows in each file. Sources without files have the rows of
+/// all files.
 struct Source {
   SourceKind kind = SourceKind::kRange;
   std::vector<int> sizes = {};
@@ -36,20 +36,20 @@ struct Source {
 
 enum class Op {
   kShuffle,
-  kRepeat,  ///< The first one of a pipeline; others do nothing.
+  kRepeat,  ///< Only the first one of a pipeline has an effect.
   kMap,
   kFilter,
   kTake,
   kSkip,
   kShard,
-  kShardHint,  ///< Does nothing unless hints are asked for.
+  kShardHint,  ///< Does nothing unless hints are requested.
   kPrefetch,
   kConcatenate,
-  kEnumerate,  ///< Of rows; does nothing to batches.
-  kZip,        ///< Of rows; does nothing to batches.
-  kBatch,      ///< Of rows.
-  kRebatch,    ///< Of batches.
-  kUnbatch,    ///< Of batches: unbatch, then batch.
+  kEnumerate,  ///< Applies to rows; does nothing to batches.
+  kZip,        ///< Applies to rows; does nothing to batches.
+  kBatch,      ///< Applies to rows.
+  kRebatch,    ///< Applies to batches.
+  kUnbatch,    ///< Applies to batches: unbatch, then batch.
 };
 
 struct Stage {
@@ -77,7 +77,7 @@ rc::Gen<Pipeline> batched_pipelines();
 /// zip, enumerate, and no batch is dropped.
 rc::Gen<Pipeline> order_free_pipelines();
 
-/// A part of the files, and what shard hints stand for.
+/// A part of the files, and the shard that hints select.
 struct Part {
   int64_t num_files_shards = 1;
   int64_t files_shard = 0;
@@ -123,13 +123,13 @@ Rows rows_of(const std::vector<std::string>& element);
 struct Model {
   std::vector<Rows> elements = {};
   bool batched = false;
-  std::optional<int64_t> batch_size = std::nullopt;  ///< What distribution can know.
+  std::optional<int64_t> batch_size = std::nullopt;  ///< The size that distribution can know.
 };
 
 Model model_of(const Pipeline& pipeline, const Part& part = {});
 
-/// Which place each of n elements has after a shuffle. The orders of shuffles are the
-/// library's own choice: they are read from the smallest pipeline that has one.
+/// The place of each of n elements after a shuffle. The library is free to choose the orders of
+/// shuffles, so they are read from the smallest pipeline that has one.
 std::vector<size_t> shuffled_order(size_t n, int64_t buffer_size, uint64_t seed, int epoch,
                                    bool reshuffle);
 

@@ -126,16 +126,15 @@ TEST(DistributedFiles, TooFewFilesFallBackToDataOrAreRefused) {
   const test::LogCapture log;
   EXPECT_EQ(read_workers(2, 1, [&] { return data::text_line(file).batch(4); }),
             (Workers{{{{0, 1}, {4, 5}}}, {{{2, 3}, {6, 7}}}}));
-  EXPECT_TRUE(warned(log,
-                     "sharded by data (kData), because it reads 1 file, which is not enough for 2 "
-                     "workers"));
+  EXPECT_TRUE(
+      warned(log, "sharded by data (kData), because it reads 1 file, too few for 2 workers"));
   std::atomic<int> refused{0};
   for_each_worker(3, 1, [&](const Strategy& strategy, int) {
     const auto by_file =
         data::text_line(file).batch(4).with_options({.auto_shard_policy = AutoShardPolicy::kFile});
     EXPECT_TUTTI_ERROR(strategy.distribute_dataset(by_file), ErrorCode::kInvalidArgument,
                        "could not apply FILE based sharding", "it reads 1 file",
-                       "not enough for 3 workers", "kData or kAuto");
+                       "too few for 3 workers", "kData or kAuto");
     ++refused;
   });
   EXPECT_EQ(refused, 3);
@@ -179,7 +178,7 @@ TEST(DistributedFiles, RowsOfFilesAreCutAcrossBatches) {
             (Steps{{{0, 1}, {4}}, {{2, 3}, {5}}}));
   const auto mapped = data::text_line(file).batch(4).map([](const Lines& lines) { return lines; });
   EXPECT_EQ(read(strategy.distribute_dataset(mapped)), (Steps{{{0, 1}, {4}}, {{2, 3}, {5}}}))
-      << "the size of batches is not known behind map()";
+      << "the batch size is unknown after map()";
 }
 
 TEST(DistributedFiles, ListedFilesAreShardedByNameBelowShuffles) {

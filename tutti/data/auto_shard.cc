@@ -3,6 +3,7 @@
 #include "tutti/data/auto_shard.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,7 @@
 namespace tutti::data {
 namespace {
 
-// The same graph with fn applied to the nodes for which it returns another node.
+// Returns the graph with each node replaced by what fn returns for it, unless that is null.
 template <class F>
 NodePtr rewrite(const NodePtr& node, const F& fn) {
   if (NodePtr replaced = fn(*node)) return replaced;
@@ -32,8 +33,8 @@ NodePtr without_shuffles(const NodePtr& node) {
   });
 }
 
-// The elements of all workers, for a look at one of them: not in their order, which takes time, and
-// without the caches, which hold what one worker reads.
+// The elements of all workers, for reading one as a sample: without shuffles, which take time, and
+// without caches, which hold what one worker reads.
 NodePtr without_shuffles_and_caches(const NodePtr& node) {
   return rewrite(node, [](const Node& each) -> NodePtr {
     const bool is_left_out = each.reorders() || each.keeps_elements();
@@ -58,16 +59,16 @@ struct Origins {
 
 void find_origins(const Node& node, Origins& origins);
 
-// Sources that can be asked for their first element at no cost.
+// Whether reading the first element costs next to nothing.
 bool is_cheap(const Node& node) {
   if (node.inputs().empty()) return node.indexed() != nullptr;
   return std::all_of(node.inputs().begin(), node.inputs().end(),
                      [](const NodePtr& input) { return is_cheap(*input); });
 }
 
-// Whether a node makes a dataset that reads files of each element. Its function is called
-// with the first one, as it will be again when the data are read; what it throws, it will
-// throw then. Without any element there is nothing that would not fit.
+// Whether a node turns each element into a dataset that reads files. This calls its function with
+// the first element; if it throws, it will throw again when the data are read. A node without
+// elements qualifies.
 bool expands_to_readers(const Node& node) {
   if (!node.expands() || !is_cheap(*node.inputs()[0])) return false;
   try {
@@ -101,7 +102,7 @@ int64_t count_files(const Node& expander, int64_t most) {
   return without_shuffles(expander.inputs()[0])->iterate(iteration)->skip(most);
 }
 
-// A shuffle before the shard would give every worker other files than it counts on.
+// If the shard came after a shuffle, the workers would no longer read disjoint sets of files.
 NodePtr shard_below_shuffles(const NodePtr& node, const ShardRequest& request) {
   if (node->reorders()) {
     return node->with_inputs({shard_below_shuffles(node->inputs()[0], request)});
@@ -128,7 +129,7 @@ NodePtr keep_own_files(const NodePtr& node, const Origins& origins, const ShardR
   });
 }
 
-// The rows of every batch, if it is known that all have the same number.
+// The number of rows in every batch, if all batches are known to have the same number.
 std::optional<int64_t> certain_batch_size(const Node& node) {
   const ElementSpec specs = node.spec();
   if (!specs || specs->empty()) return std::nullopt;
@@ -146,7 +147,7 @@ std::optional<int64_t> global_batch_size(const Node& node) {
   return certain ? certain : node.batch_size();
 }
 
-// What will be found when the first element is cut, if it is known already.
+// Reports early, if the spec tells, that elements cannot be cut.
 void check_batched(const Node& node) {
   const ElementSpec specs = node.spec();
   for (size_t leaf = 0; specs && leaf < specs->size(); ++leaf) {
@@ -161,7 +162,7 @@ void check_batched(const Node& node) {
   }
 }
 
-// G rows over N replicas, larger shares first, beginning with the worker's own.
+// Divides G rows among N replicas, larger shares first, and lists the worker's own shares first.
 std::vector<int64_t> shares(int64_t rows, const ShardRequest& request) {
   const int64_t replicas = request.num_workers * request.replicas_per_worker;
   std::vector<int64_t> sizes;
@@ -172,6 +173,13 @@ std::vector<int64_t> shares(int64_t rows, const ShardRequest& request) {
   const auto first = static_cast<std::ptrdiff_t>(request.worker * request.replicas_per_worker);
   std::rotate(sizes.begin(), sizes.begin() + first, sizes.end());
   return sizes;
+}
+
+// "1st", "2nd", "3rd", "4th", ... "11th", ... "21st"
+std::string ordinal(int64_t n) {
+  const bool is_teen = n / 10 % 10 == 1;
+  const int64_t digit = is_teen ? 0 : n % 10;
+  return message(n, digit == 1 ? "st" : digit == 2 ? "nd" : digit == 3 ? "rd" : "th");
 }
 
 class Sharder {
@@ -194,11 +202,11 @@ class Sharder {
     switch (options_of(*node_).auto_shard_policy.value_or(AutoShardPolicy::kAuto)) {
       case AutoShardPolicy::kOff:
         return by_rows(node_, AutoShardPolicy::kOff,
-                       "not sharded, as asked (kOff): every worker reads everything");
+                       "not sharded, as requested (kOff): every worker reads everything");
       case AutoShardPolicy::kFile:
         return by_file(/*required=*/true);
       case AutoShardPolicy::kData:
-        return by_data("as asked", /*fell_back=*/false);
+        return by_data("as requested", /*fell_back=*/false);
       case AutoShardPolicy::kHint:
         return by_hint();
       case AutoShardPolicy::kBatch:
@@ -209,8 +217,8 @@ class Sharder {
     return by_file(/*required=*/false);
   }
 
-  // Every batch is full, so that it gives each replica the same rows in every step. Workers that
-  // read other files, or as many as they like, may come to their end before others do.
+  // The rows of each replica if every batch is full. Workers that read different files, or
+  // unsharded data, may reach their end before others do.
   std::optional<std::vector<int64_t>> certain_rows(const ShardedPipeline& sharded) const {
     if (!sharded.pieces && request_.num_workers > 1) return std::nullopt;
     const std::optional<int64_t> batch = certain_batch_size(*node_);
@@ -240,9 +248,9 @@ class Sharder {
     }
     if (is_alone) {
       return by_rows(node_, AutoShardPolicy::kFile,
-                     "sharded by file (kFile): the one worker reads all");
+                     "sharded by file (kFile): the only worker reads everything");
     }
-    // A branch without files has nothing to share; every worker finds it empty.
+    // A branch without files is empty on every worker.
     int64_t fewest = request_.num_workers;
     int64_t files = 0;
     for (const Node* reader : origins.readers) {
@@ -255,23 +263,22 @@ class Sharder {
       if (here > 0) fewest = std::min(fewest, here);
     }
     if (fewest < request_.num_workers) {
-      const std::string reason =
-          message("it reads ", fewest, fewest == 1 ? " file" : " files",
-                  ", which is not enough for ", request_.num_workers, " workers");
+      const std::string reason = message("it reads ", fewest, fewest == 1 ? " file" : " files",
+                                         ", too few for ", request_.num_workers, " workers");
       if (required) refuse_files(reason);
       return by_data("because " + reason, true);
     }
     const NodePtr node = keep_own_files(node_, origins, request_);
     if (origins.expanders.empty() && files == 0) {
       return by_rows(node, AutoShardPolicy::kFile,
-                     "sharded by file (kFile): there are no files, so that nothing is read");
+                     "sharded by file (kFile): there are no files to read");
     }
     if (!origins.expanders.empty()) {
       return by_rows(
           node, AutoShardPolicy::kFile,
           message("sharded by file (kFile): there are files for each of ", request_.num_workers,
-                  " workers, and this one reads every ", request_.num_workers,
-                  ". of them, from number ", request_.worker, " on"));
+                  " workers, and this one reads every ", ordinal(request_.num_workers),
+                  " file, starting with file ", request_.worker));
     }
     return by_rows(node, AutoShardPolicy::kFile,
                    message("sharded by file (kFile): there are ", files, " files for ",
@@ -291,9 +298,10 @@ class Sharder {
   }
 
   [[noreturn]] void refuse_files(const std::string& reason) const {
-    throw Error(ErrorCode::kInvalidArgument,
-                message("distribute_dataset: could not apply FILE based sharding: ", reason,
-                        ". Write more files, or use AutoShardPolicy::kData or kAuto."));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        message("distribute_dataset: could not apply FILE based sharding: ", reason,
+                ". Split the data into more files, or use AutoShardPolicy::kData or kAuto."));
   }
 
   // The element-wise rule.
@@ -316,7 +324,7 @@ class Sharder {
   }
 
   std::string own_pieces(const PieceOptions& pieces) const {
-    if (request_.num_workers == 1) return "the one worker reads all";
+    if (request_.num_workers == 1) return "the only worker reads everything";
     std::string numbers;
     for (int64_t i = 0; i < pieces.count; ++i) {
       numbers += message(i == 0                  ? ""
@@ -324,8 +332,8 @@ class Sharder {
                                                  : ", ",
                          pieces.first + i * pieces.stride);
     }
-    return message("of the ", pieces.pieces, " pieces of each batch this worker keeps ",
-                   pieces.count == 1 ? "number " : "numbers ", numbers);
+    return message("of the ", pieces.pieces, " pieces of each batch, this worker keeps ",
+                   pieces.count == 1 ? "piece " : "pieces ", numbers);
   }
 
   NodePtr fill_in_hints(const NodePtr& node) const {
@@ -339,16 +347,16 @@ class Sharder {
   ShardedPipeline by_hint() {
     const NodePtr node = fill_in_hints(node_);
     return by_rows(node, AutoShardPolicy::kHint,
-                   node == node_ ? "not sharded: kHint was asked for, but the pipeline has no "
-                                   "shard(kShardHint, ...), so that every worker reads everything"
-                                 : "sharded where shard(kShardHint, ...) stands, as asked (kHint)");
+                   node == node_ ? "not sharded: kHint was requested, but the pipeline has no "
+                                   "shard(kShardHint, ...), so every worker reads everything"
+                                 : "sharded at shard(kShardHint, ...), as requested (kHint)");
   }
 
   ShardedPipeline by_batch() {
     const PieceOptions pieces{replicas_, request_.worker * request_.replicas_per_worker, 1,
                               request_.replicas_per_worker, request_.even_split};
     return {in_fixed_order(node_), pieces, AutoShardPolicy::kBatch,
-            message("sharded by batch, as asked (kBatch): ", own_pieces(pieces)), false};
+            message("sharded by batch, as requested (kBatch): ", own_pieces(pieces)), false};
   }
 
   const NodePtr node_;

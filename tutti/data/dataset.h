@@ -9,9 +9,9 @@
 //                      .prefetch(2);
 //   for (auto& [x, y] : batches) ...
 //
-// A dataset is a description; each loop over it is a new pass. A function given to map,
-// filter, flat_map or interleave gets a tuple spread into its parts if it accepts that, else whole.
-// Strategy::distribute_dataset splits a dataset over replicas.
+// A dataset is a description; each loop over it is a new pass. A function given to map, filter,
+// flat_map or interleave receives a tuple spread into its parts if it accepts that, else as a
+// whole. Strategy::distribute_dataset splits a dataset over replicas.
 
 #pragma once
 
@@ -56,20 +56,20 @@ class Iterator {
     return std::move(*value);
   }
 
-  /// Gives the memory of a record back, for the next one.
+  /// Returns the memory of a record for reuse by the next one.
   void use_again(std::string&& record) {
     element_.values.clear();
     element_.values.emplace_back(std::move(record));
   }
 
-  /// Where this pass is, for restore() of a new iterator over the same pipeline.
+  /// The position of this pass, for restore() of a new iterator over the same pipeline.
   std::string save() { return pass_->save(); }
 
-  /// Throws kDataLoss for a position of another pipeline, kFailedPrecondition unless the
-  /// iterator is new.
+  /// Continues at a saved position. Throws kDataLoss for a position of a different pipeline,
+  /// kFailedPrecondition unless the iterator is new.
   void restore(std::string_view position) { pass_->restore(position); }
 
-  /// The time that the user's functions took, by stage.
+  /// The time spent in the user's functions, by stage.
   std::vector<StageStats> stats() const { return pass_->stats(); }
 
  private:
@@ -90,7 +90,7 @@ class Dataset {
   Iterator<T> iterator() const { return Iterator<T>(node_); }
 
   class RangeIterator;
-  /// A new pass. The reference that an iterator gives ends at its next ++.
+  /// Starts a new pass. The reference that an iterator yields is valid until its next ++.
   RangeIterator begin() const { return RangeIterator(node_); }
   std::default_sentinel_t end() const { return {}; }
 
@@ -100,7 +100,7 @@ class Dataset {
 
   // ---- changing elements
 
-  /// fn of each element.
+  /// Applies fn to each element.
   template <class F>
   auto map(F fn, const MapOptions& options = {}) const;
 
@@ -108,26 +108,26 @@ class Dataset {
   template <class F>
   Dataset filter(F fn) const;
 
-  /// The elements of the datasets that fn returns, one after the other.
+  /// The elements of the datasets that fn returns, one dataset after the other.
   template <class F>
   auto flat_map(F fn) const;
 
-  /// The elements of the datasets that fn returns, of several of them in turn.
+  /// The elements of the datasets that fn returns, taken from several datasets in turn.
   template <class F>
   auto interleave(F fn, const InterleaveOptions& options = {}) const;
 
-  /// n elements as one: tensors are stacked, numbers become tensors, strings vectors.
+  /// Combines n elements into one: tensors are stacked, numbers become tensors, strings vectors.
   auto batch(int64_t n, const BatchOptions& options = {}) const {
     return Dataset<internal::BatchOf<T>>(make_batch(node_, n, options));
   }
 
-  /// The same for tensors of different sizes, which are filled up at their ends.
+  /// The same for tensors of different sizes, which are padded at their ends.
   auto padded_batch(int64_t n, const PaddedBatchOptions& options = {}) const {
     return Dataset<internal::BatchOf<T>>(make_padded_batch(node_, n, options));
   }
 
-  /// Batches of n rows out of batches of any size; or of sizes[0], sizes[1], ... rows, from
-  /// the beginning again after the last.
+  /// Recuts batches of any size into batches of n rows, or of sizes[0], sizes[1], ... rows,
+  /// starting over after the last.
   Dataset rebatch(int64_t n, const BatchOptions& options = {}) const {
     return Dataset(make_rebatch(node_, {n}, options.drop_remainder));
   }
@@ -145,7 +145,7 @@ class Dataset {
 
   // ---- choosing and ordering elements
 
-  /// -1 stands for all, and for ever.
+  /// A count of -1 means all elements, for repeat() forever.
   Dataset take(int64_t count) const { return Dataset(make_take(node_, count)); }
   Dataset skip(int64_t count) const { return Dataset(make_skip(node_, count)); }
   Dataset repeat(int64_t count = -1) const { return Dataset(make_repeat(node_, count)); }
@@ -155,7 +155,7 @@ class Dataset {
     return Dataset(make_shard(node_, num_shards, index));
   }
 
-  /// Draws each element at random out of the next `buffer_size`.
+  /// Draws each element at random from the next `buffer_size`.
   Dataset shuffle(int64_t buffer_size, const ShuffleOptions& options = {}) const {
     return Dataset(make_shuffle(node_, buffer_size, options));
   }
@@ -167,16 +167,16 @@ class Dataset {
 
   // ---- running
 
-  /// Stays up to `buffer_size` elements ahead, on a thread.
+  /// Reads up to `buffer_size` elements ahead on a dedicated thread.
   Dataset prefetch(int64_t buffer_size) const { return Dataset(make_prefetch(node_, buffer_size)); }
 
-  /// Keeps the elements of the first complete pass for later ones, in memory. All passes get
-  /// the same tensors: do not change them in place.
+  /// Keeps the elements of the first complete pass in memory for later ones. All passes share the
+  /// same tensors: do not change them in place.
   Dataset cache() const { return Dataset(make_cache(node_)); }
 
-  /// The same in a file, which later runs of the program use too; it is there when a pass is
-  /// complete. Delete it when the data change. Workers that see different data need
-  /// different files. A damaged file is kDataLoss.
+  /// The same in a file, which later runs of the program use too. It is complete after a full pass.
+  /// Delete it when the data change. Workers that see different data need different files. Throws
+  /// kDataLoss if the file is damaged.
   Dataset cache(std::string path) const { return Dataset(make_cache(node_, std::move(path))); }
 
   Dataset with_options(const DatasetOptions& options) const {
@@ -209,8 +209,8 @@ auto from_tensor_slices(T rows) {
   return Dataset<internal::RowOf<T>>(make_tensor_slices(to_element(std::move(rows))));
 }
 
-/// `start` is called at the beginning of each pass and returns a callable that gives one
-/// element per call as an optional, and nullopt at the end.
+/// `start` is called at the beginning of each pass and returns a callable that yields one element
+/// per call as an optional, and nullopt at the end.
 template <class F>
 auto from_generator(F start) {
   using Next = std::invoke_result_t<const F&>;
@@ -231,8 +231,8 @@ Dataset<std::tuple<T...>> zip(const Dataset<T>&... datasets) {
   return Dataset<std::tuple<T...>>(make_zip({datasets.node()...}));
 }
 
-/// Draws the dataset of each element at random, by weight (equal when empty). A dataset that
-/// has ended is left out, or ends it all.
+/// Draws the dataset that provides each element at random, by weight (equal if empty). A dataset
+/// that has ended is skipped or, by option, ends everything.
 template <Nest T>
 Dataset<T> sample_from_datasets(const std::vector<Dataset<T>>& datasets,
                                 std::vector<double> weights = {},

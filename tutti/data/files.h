@@ -10,10 +10,10 @@
 //                      })
 //                      .batch(256);
 //
-// text_line, tf_record, fixed_length_record and csv read files one after the other and open
-// each when it is reached: a missing or damaged file is an error of the element that needs
-// it, after all elements before it. Files of an array (npy, npz, idx) are opened at once,
-// and their rows can be had in any order.
+// text_line, tf_record, fixed_length_record and csv read files one after the other and open each
+// when it is reached: a missing or damaged file is an error of the element that needs it, after all
+// elements before it. Array files (npy, npz, idx) are opened immediately, and their rows can be
+// read in any order.
 
 #pragma once
 
@@ -52,11 +52,11 @@ class FileNames {
   std::vector<std::string> names_;
 };
 
-/// The files that a pattern, or any of several, stands for: *, ? and [a-z] as the shell has
-/// them. Sorted, each once, no folders. Throws kNotFound for a pattern without a file.
+/// The files that match a pattern, or any of several, with *, ? and [a-z] as in a shell; sorted,
+/// each once, without folders. Throws kNotFound for a pattern that matches no file.
 std::vector<std::string> match_files(FileNames patterns);
 
-/// The names that match_files() finds now, in random order.
+/// The names that match_files() finds when the dataset is created, in random order.
 inline Dataset<std::string> list_files(FileNames patterns, const ListFilesOptions& options = {}) {
   return Dataset<std::string>(make_list_files(std::move(patterns).take(), options));
 }
@@ -68,21 +68,21 @@ inline Dataset<std::string> text_line(FileNames files, const TextLineOptions& op
   return Dataset<std::string>(make_text_line(std::move(files).take(), options));
 }
 
-/// The records of TFRecord files, checksums compared. With skip_corrupt, Iterator::stats()
-/// has how many were left out.
+/// The records of TFRecord files, with their checksums verified. With skip_corrupt,
+/// Iterator::stats() counts the skipped ones.
 inline Dataset<std::string> tf_record(FileNames files, const TfRecordReaderOptions& options = {}) {
   return Dataset<std::string>(make_tf_record(std::move(files).take(), options));
 }
 
-/// Pieces of `record_bytes` bytes. A file with a piece that is too short is kDataLoss.
+/// Records of `record_bytes` bytes. Throws kDataLoss if a file ends within a record.
 inline Dataset<std::string> fixed_length_record(FileNames files, int64_t record_bytes,
                                                 const FixedLengthRecordOptions& options = {}) {
   return Dataset<std::string>(
       make_fixed_length_record(std::move(files).take(), record_bytes, options));
 }
 
-/// A column of csv<T...>(): its name in the header, or its number, which counts from 0, and
-/// what stands for a missing value, if that is not an error.
+/// A column of csv<T...>(): its name in the header or its number, counted from 0, and the default
+/// for missing values, without which they are errors.
 template <CsvValue T>
 class CsvField {
  public:
@@ -104,8 +104,8 @@ class CsvField {
   CsvColumn column_;
 };
 
-/// Tuples of the columns that are asked for. The type arguments are their types: string,
-/// int64_t, float, double or bool.
+/// Tuples of the requested columns. The type arguments are their types: string, int64_t, float,
+/// double or bool.
 ///
 ///   csv<std::string, int64_t>("people.csv", {"name", {"age", -1}}, {.separator = ';'})
 ///
@@ -137,8 +137,8 @@ using ArrayRows =
 
 }  // namespace internal
 
-/// The rows of an array. Those of a C-ordered file stay in it until they are used, and are
-/// views of it: a function that writes to them must clone them first.
+/// The rows of an array. Rows of a C-ordered file are views of the mapped file, read when they are
+/// used: a function that writes to them must clone them first.
 inline Dataset<at::Tensor> npy(const std::string& path) {
   return Dataset<at::Tensor>(make_array_rows("npy", {path}, {read_npy(path)}));
 }

@@ -61,12 +61,12 @@ void Iteration::set_order(const Node& node, const Order& order, std::atomic<uint
   const MutexLock lock(mutex_);
   NodeOrder* const known = find_order(node);
   TUTTI_CHECK(known != nullptr);
-  // A node in several branches has several streams; the one that is furthest counts.
+  // A node in several branches has several streams; the most advanced one counts.
   if (!known->restored || order.epoch > known->order.epoch) known->order = order;
   known->restored = true;
   if (shared_ != nullptr) shared_->set_seed(node, order.seed);
   if (pass_) return;
-  // Later passes in this process are those after the restored one.
+  // Later passes in this process continue after the restored one.
   uint64_t next = passes.load();
   while (next <= order.pass && !passes.compare_exchange_weak(next, order.pass + 1)) {
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the streams of one pass over a pipeline share: the orders of nodes that draw at
-// random, and the time that the user's functions took.
+// State shared by the streams of one pass over a pipeline: the orders of random nodes, and the time
+// spent in the user's functions.
 
 #pragma once
 
@@ -21,19 +21,19 @@ namespace tutti::data {
 
 class Node;
 
-/// What the user's function of one stage did in a pass.
+/// The work of one stage's function in a pass.
 struct StageStats {
   std::string stage;
   int64_t calls = 0;
   double seconds = 0;
-  int64_t skipped = 0;  ///< Damaged records that were left out, as asked.
+  int64_t skipped = 0;  ///< Damaged records that were skipped, as requested.
 };
 
-/// What belongs to one pass over a pipeline; outlives its streams. Thread-safe.
+/// The state of one pass over a pipeline; outlives its streams. Thread-safe.
 class Iteration {
  public:
   Iteration() = default;
-  /// The number of the pass, and a seed for nodes that have none of the user's: set where
+  /// Takes the number of the pass and a seed for nodes without a user's seed, which is set where
   /// several processes must have the same orders.
   Iteration(uint64_t pass, std::optional<uint64_t> seed, Iteration* stages = nullptr)
       : pass_(pass), seed_(seed), shared_(stages) {}
@@ -43,7 +43,7 @@ class Iteration {
    public:
     explicit Stage(std::string name) : name_(std::move(name)) {}
 
-    /// Calls fn and measures it.
+    /// Calls fn and measures its time.
     template <class F>
     auto measure(const F& fn) {
       const auto begin = std::chrono::steady_clock::now();
@@ -68,35 +68,35 @@ class Iteration {
     std::atomic<int64_t> nanoseconds_{0};
   };
 
-  /// The order of a node that draws at random. Part of positions, so that orders go on as
-  /// they would have, also in another process.
+  /// The order of a random node. It is part of positions, so that orders continue unchanged, even
+  /// in a different process.
   struct Order {
     uint64_t seed = 0;
-    uint64_t pass = 0;   ///< Over the dataset.
-    uint64_t epoch = 0;  ///< How often the node was begun in this pass.
+    uint64_t pass = 0;   ///< The pass over the dataset.
+    uint64_t epoch = 0;  ///< How often the node was started in this pass.
 
-    /// A number for what the node begins, another one for each `i`.
+    /// A seed for the i-th inner pass, distinct for each `i`.
     uint64_t mixed(uint64_t i = 0) const;
     void save(StateWriter& state) const;
     static Order restore(StateReader& state);
   };
 
-  /// The next order of a node. In the first of a pass, `seed` is the user's, or else
-  /// `own_seed` is that of the node; `passes` counts passes over the node.
+  /// The next order of a node. The first one in a pass uses the user's `seed` if set, else the
+  /// node's `own_seed`; `passes` counts the passes over the node.
   Order next_order(const Node& node, std::optional<uint64_t> seed, uint64_t own_seed,
                    std::atomic<uint64_t>& passes);
-  /// After a position was restored.
+  /// Sets the order of a restored position.
   void set_order(const Node& node, const Order& order, std::atomic<uint64_t>& passes);
 
-  /// A pass inside this one, with orders of its own: over a dataset that a function made,
-  /// or again over the same nodes, whose stages it then shares.
+  /// A pass inside this one, with separate orders: over a dataset that a function returned, or
+  /// again over the same nodes, whose stages it then shares.
   std::unique_ptr<Iteration> inner(uint64_t number) const;
   std::unique_ptr<Iteration> again(uint64_t number);
 
-  /// The stage of a node: one, however often the node is passed over.
+  /// The stage of a node, one for all passes over the node.
   Stage& stage(const Node& node);
   std::vector<StageStats> stats() const;
-  /// The damaged records that all stages left out.
+  /// The number of damaged records that all stages skipped.
   int64_t skipped() const;
 
  private:
@@ -113,7 +113,7 @@ class Iteration {
 
   const std::optional<uint64_t> pass_ = std::nullopt;
   const std::optional<uint64_t> seed_ = std::nullopt;
-  Iteration* const shared_ = nullptr;  // the first pass over the same nodes, if this is another
+  Iteration* const shared_ = nullptr;  // the first pass over the same nodes, if this is a later one
   std::vector<NodeOrder> orders_ TUTTI_GUARDED_BY(mutex_);
 };
 

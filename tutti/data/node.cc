@@ -41,7 +41,7 @@ class StreamOfIndices final : public ElementStream {
                                                    element, " of the batch ", reason));
 }
 
-// Whether a tensor in host memory has no peculiarities: its bytes are all there is to it.
+// Whether a tensor is plain host memory, fully described by its bytes.
 bool is_ordinary(const at::Tensor& tensor) {
   static const c10::DispatchKeySet ordinary =
       at::empty({0}, at::TensorOptions(at::kFloat).device(at::kCPU)).key_set();
@@ -56,9 +56,10 @@ at::Tensor stack_tensors(std::span<Element> elements, size_t leaf) {
     if (!tensor.defined()) refuse_batch(i, leaf, "is an undefined tensor.");
     const at::Tensor& first = tensors.empty() ? tensor : tensors[0];
     if (tensor.sizes() != first.sizes() || tensor.scalar_type() != first.scalar_type()) {
-      refuse_batch(i, leaf,
-                   message("is ", describe(tensor), ", but the first element has ", describe(first),
-                           ". Use padded_batch(), or make them alike in map()."));
+      refuse_batch(
+          i, leaf,
+          message("is ", describe(tensor), ", but the first element has ", describe(first),
+                  ". Use padded_batch(), or give all elements the same shape and dtype in map()."));
     }
     tensors.push_back(std::move(tensor));
   }
@@ -89,8 +90,9 @@ at::Tensor tensor_of_numbers(std::span<Element> elements, size_t leaf) {
 }  // namespace
 
 void internal::throw_end_of_dataset() {
-  throw Error(ErrorCode::kNotFound,
-              "Iterator::get_next: the dataset has ended. Use next(), which returns nullopt then.");
+  throw Error(
+      ErrorCode::kNotFound,
+      "Iterator::get_next: the dataset has ended. Use next(), which returns nullopt at the end.");
 }
 
 std::unique_ptr<IndexStream> Node::iterate_indices(Iteration&) const {
@@ -149,8 +151,8 @@ Element batch_elements(std::span<Element> elements) {
         elements[i].structure != first.structure) {
       throw Error(ErrorCode::kInvalidArgument,
                   message("Dataset::batch: element ", i,
-                          " of the batch has other lengths, keys or empty optionals than the "
-                          "first. Make them alike in map()."));
+                          " of the batch differs from the first in its lengths, keys or empty "
+                          "optionals. Make all elements the same in map()."));
     }
   }
   Element batch;
@@ -167,7 +169,8 @@ Element batch_elements(std::span<Element> elements) {
       }
       batch.values.emplace_back(std::move(strings));
     } else {
-      refuse_batch(0, leaf, "is a vector of strings already, and there are no vectors of those.");
+      refuse_batch(0, leaf,
+                   "is already a vector of strings, and vectors of those are not supported.");
     }
   }
   return batch;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A pipeline is a graph of nodes: sources, and transforms with inputs. Nodes are
-// immutable and shared; every pass over one makes streams of its own. distribution
-// rewrites the graph (auto_shard.h), so a node can say what it is made of.
+// A pipeline is a graph of nodes: sources, and transforms with inputs. Nodes are immutable and
+// shared; every pass over a node creates new streams. Distribution rewrites the graph
+// (auto_shard.h), so a node can describe itself.
 
 #pragma once
 
@@ -24,11 +24,11 @@ namespace tutti::data {
 class Node;
 using NodePtr = std::shared_ptr<const Node>;
 
-/// A number of elements that is no number.
+/// Cardinalities that are not counts.
 inline constexpr int64_t kInfinite = -1;
 inline constexpr int64_t kUnknown = -2;
 
-/// Elements that can be had in any order.
+/// Random access to elements.
 class Indexed {
  public:
   virtual ~Indexed() = default;
@@ -39,7 +39,7 @@ class Indexed {
   virtual Element get_batch(std::span<const int64_t> indices) const = 0;
 };
 
-/// Thread-safe: nothing changes after it is made.
+/// Immutable, hence thread-safe.
 class Node : public std::enable_shared_from_this<Node> {
  public:
   virtual ~Node() = default;
@@ -49,7 +49,7 @@ class Node : public std::enable_shared_from_this<Node> {
   /// "batch", for messages and positions.
   virtual std::string_view name() const = 0;
 
-  /// Its name and what tells it from other nodes of the name, for caches.
+  /// Its name and what distinguishes it from other nodes of that name, for caches.
   virtual std::string describe() const { return std::string(name()); }
 
   const std::vector<NodePtr>& inputs() const { return inputs_; }
@@ -57,40 +57,40 @@ class Node : public std::enable_shared_from_this<Node> {
   /// This node with other inputs.
   virtual NodePtr with_inputs(std::vector<NodePtr> inputs) const = 0;
 
-  /// A new pass from the first element.
+  /// Starts a new pass at the first element.
   virtual std::unique_ptr<ElementStream> iterate(Iteration& iteration) const = 0;
 
-  /// The random-access source behind this node, if every element of the node is one of
-  /// its elements, unchanged; then iterate_indices() says which.
+  /// The random-access source behind this node, if every element of the node is an unchanged
+  /// element of it; iterate_indices() then yields the indices.
   virtual const Indexed* indexed() const { return nullptr; }
   virtual std::unique_ptr<IndexStream> iterate_indices(Iteration& iteration) const;
 
   /// The node whose elements are the rows of this node's batches, if those come from a
-  /// random-access source, through map() at most; then iterate_index_batches() says which
-  /// rows each batch has.
+  /// random-access source with only map() in between; iterate_index_batches() then yields the rows
+  /// of each batch.
   virtual const Node* batched_rows() const { return nullptr; }
   virtual std::unique_ptr<IndexBatchStream> iterate_index_batches(Iteration& iteration) const;
 
-  /// kInfinite or kUnknown if it is no number.
+  /// The number of elements, kInfinite or kUnknown.
   virtual int64_t cardinality() const { return kUnknown; }
 
   virtual ElementSpec spec() const { return std::nullopt; }
 
-  /// The size of the batches it makes or passes on, if known.
+  /// The size of the batches it creates or passes on, if known.
   virtual std::optional<int64_t> batch_size() const { return std::nullopt; }
 
-  /// Whether its elements may come from something that happens elsewhere, so that those
-  /// which are there must not wait for the next.
+  /// Whether its elements may depend on outside events, so that available ones must not wait for
+  /// the next.
   virtual bool may_wait() const;
 
-  /// Whether it is shard(kShardHint, ...), which has no number of shards yet.
+  /// Whether it is shard(kShardHint, ...), whose number of shards is not set yet.
   virtual bool is_shard_hint() const { return false; }
 
-  /// This node with elements in the order of its input, if they come as they get ready;
-  /// else null.
+  /// This node with elements in the order of its input if it delivers them as they get ready; else
+  /// null.
   virtual NodePtr in_order() const { return nullptr; }
 
-  /// Whether it makes a dataset of each element, which is what expand() does.
+  /// Whether it turns each element into a dataset, which expand() returns.
   virtual bool expands() const { return false; }
   virtual NodePtr expand(const Element&) const { return nullptr; }
 
@@ -100,8 +100,8 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Whether it keeps elements for later passes.
   virtual bool keeps_elements() const { return false; }
 
-  /// The files it reads, if it is a source that reads files one after the other; with
-  /// files of another worker left out.
+  /// The files it reads, if it is a source that reads files one after the other; with_files()
+  /// replaces them by those of one worker.
   virtual const std::vector<std::string>* files() const { return nullptr; }
   virtual NodePtr with_files(std::vector<std::string> files) const;
 
@@ -113,18 +113,18 @@ class Node : public std::enable_shared_from_this<Node> {
   std::vector<NodePtr> inputs_;
 };
 
-/// The stream of a node all of whose elements are those of a random-access source.
+/// The stream of a node whose elements all come from a random-access source.
 std::unique_ptr<ElementStream> stream_of_indices(const Node& node, Iteration& iteration);
 
-/// Whether two passes over a pipeline may have its elements in different orders because
-/// some come as they get ready.
+/// Whether passes over a pipeline may differ in order because some elements are delivered as they
+/// get ready.
 bool comes_in_any_order(const Node& node);
 
-/// What all nodes have in common, else nullopt.
+/// The value common to all nodes, else nullopt.
 ElementSpec common_spec(const std::vector<NodePtr>& nodes);
 std::optional<int64_t> common_batch_size(const std::vector<NodePtr>& nodes);
 
-/// n, kInfinite or kUnknown, cut to at most `limit`.
+/// The smaller of a cardinality, which may be kInfinite or kUnknown, and `limit`.
 int64_t at_most(int64_t cardinality, int64_t limit);
 
 /// Stacks the leaves of elements: tensors and numbers become a tensor with one more
@@ -138,11 +138,11 @@ at::Tensor batch_row(const at::Tensor& batch, int64_t row);
 /// Rows [begin, end) of every leaf.
 Element slice_batch(const Element& batch, int64_t begin, int64_t end);
 
-/// The number of rows, equal for all leaves. Throws kInvalidArgument when it is not, or a
-/// leaf has none; the message begins with `who`.
+/// The number of rows. Throws kInvalidArgument if the leaves differ in it or a leaf has no rows;
+/// the message begins with `who`.
 int64_t batch_rows(const char* who, const Element& batch);
 
-/// Batches one behind the other, as one.
+/// Joins batches into one.
 Element concatenate_batches(std::span<const Element> batches);
 
 }  // namespace tutti::data

@@ -14,15 +14,15 @@ namespace tutti::data {
 
 /// How a pipeline is split between workers.
 enum class AutoShardPolicy {
-  kOff = -1,   ///< Every worker sees everything.
+  kOff = -1,   ///< Every worker reads everything.
   kAuto = 0,   ///< kFile if the pipeline reads enough files, else kData.
-  kFile = 1,   ///< Every worker reads other files; an error if there are some, but too few.
-  kData = 2,   ///< Every worker walks everything and keeps its share.
-  kHint = 3,   ///< Where shard(kShardHint, ...) stands.
+  kFile = 1,   ///< Each worker reads different files; having some files, but too few, is an error.
+  kData = 2,   ///< Each worker walks all elements and keeps its share.
+  kHint = 3,   ///< Shards at shard(kShardHint, ...).
   kBatch = 4,  ///< Replica g gets the g-th piece of each global batch.
 };
 
-/// For shard(): "as many shards as there are workers", filled in by distribution.
+/// For shard(): as many shards as there are workers, filled in by distribution.
 inline constexpr int64_t kShardHint = -1;
 
 struct DatasetOptions {
@@ -30,15 +30,15 @@ struct DatasetOptions {
 };
 
 struct ShuffleOptions {
-  /// Of the order; not set: drawn once when the dataset is made.
+  /// Seed of the order; if not set, drawn once when the dataset is created.
   std::optional<uint64_t> seed = std::nullopt;
 
-  /// Whether every pass has another order.
+  /// Whether every pass has a different order.
   bool reshuffle_each_iteration = true;
 
-  /// A position stores the elements in the buffer up to this size; beyond it, the pass
-  /// is replayed from its beginning. Indices are always stored, and so are elements that
-  /// come from an unordered map().
+  /// A position stores the elements in the buffer up to this size; beyond it, restoring replays the
+  /// pass from its beginning. Indices are always stored, and so are elements that come from an
+  /// unordered map().
   int64_t max_saved_bytes = 64 << 20;
 };
 
@@ -48,11 +48,11 @@ struct BatchOptions {
 };
 
 struct PaddedBatchOptions {
-  /// A shape for each leaf, or none at all. -1 stands for the largest size in the batch, and
-  /// so does a shape that is not given. Numbers and strings have the shape {}.
+  /// A shape for each leaf, or empty. -1 means the largest size in the batch, and is the default.
+  /// Numbers and strings have the shape {}.
   std::vector<std::vector<int64_t>> padded_shapes = {};
 
-  /// What is put behind the elements: a value for each leaf, one for all, or none for 0.
+  /// The padding: a value for each leaf, one for all, or empty for 0.
   std::vector<c10::Scalar> padding_values = {};
 
   /// Whether a last batch that is not full is left out.
@@ -66,31 +66,32 @@ struct MapOptions {
   /// Threads that call the function; 0 calls it on the consumer's thread.
   int num_parallel_calls = 0;
 
-  /// Whether results come in the order of their elements. Only with threads. Where several
+  /// Whether results keep the order of their elements; matters only with threads. Where several
   /// workers must see the same order (kData, kBatch, before shard hints), they always do.
   bool ordered = true;
 };
 
 struct InterleaveOptions {
-  /// How many datasets are open at once. A number, because the order depends on it.
+  /// How many datasets are open at a time. There is no automatic value, because the order depends
+  /// on it.
   int64_t cycle_length = 16;
 
-  /// How many elements are taken from one before the next has its turn.
+  /// How many elements are taken from a dataset before it is the next one's turn.
   int64_t block_length = 1;
 
   /// Threads that open the datasets and read them ahead; 0 uses the consumer's thread.
   int num_parallel_calls = 0;
 
-  /// Whether the elements come in the order that they have without threads.
+  /// Whether the elements keep the order that they have without threads.
   bool ordered = true;
 };
 
 struct SampleOptions {
-  /// Of the choice, which is another one in every pass; not set: drawn once when the dataset
-  /// is made.
+  /// Seed of the choices, which differ in every pass; if not set, drawn once when the dataset is
+  /// created.
   std::optional<uint64_t> seed = std::nullopt;
 
-  /// Whether everything ends when a dataset is chosen that has ended.
+  /// Whether choosing a dataset that has ended ends everything.
   bool stop_on_empty_dataset = false;
 };
 

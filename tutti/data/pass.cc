@@ -46,7 +46,7 @@ std::string Pass::save() {
 void Pass::restore(std::string_view position) {
   if (begun_) {
     throw Error(ErrorCode::kFailedPrecondition,
-                "Iterator::restore: this iterator was used already. Make a new one with "
+                "Iterator::restore: this iterator has already been used. Create a new one with "
                 "Dataset::iterator() and restore that.");
   }
   keeping_errors([&] {

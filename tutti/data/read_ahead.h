@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread that stays up to n items ahead of its consumer: prefetch, and the input of
-// replicas.
+// A dedicated thread that reads up to n items ahead of its consumer, for prefetch and for the input
+// of replicas.
 
 #pragma once
 
@@ -19,9 +19,9 @@
 
 namespace tutti::data {
 
-/// Used by one consumer. The thread begins with the first next() and ends when the object
-/// is dropped, after the item that it is reading. What `read` throws reaches the consumer
-/// behind the items before it, and stays.
+/// Used by one consumer. The thread starts with the first next() and ends when the object is
+/// destroyed, after the item that it is reading. An exception thrown by `read` reaches the consumer
+/// after the items before it, and every later next() throws it again.
 template <class Item>
 class ReadAhead {
  public:
@@ -56,7 +56,7 @@ class ReadAhead {
     return true;
   }
 
-  /// Calls fn(items, ended) with what waits for the consumer, while nothing is being read.
+  /// Calls fn(items, ended) with the items that wait for the consumer, while nothing is being read.
   template <class F>
   void save(const F& fn) {
     const MutexLock lock(mutex_);
@@ -68,7 +68,7 @@ class ReadAhead {
     fn(std::as_const(items_), ended_);  // nothing is read before this lock is released
   }
 
-  /// Items that come before all others. Only before the first next().
+  /// Puts items in front of all others. Only before the first next().
   void restore(std::deque<Item> items, bool ended) {
     const MutexLock lock(mutex_);
     TUTTI_CHECK(thread_ == nullptr);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makers of source nodes. Functions such as range() and from_tensor_slices() in
-// dataset.h are how a program calls them; each checks its arguments (kInvalidArgument).
+// Factories of source nodes. Programs call them through functions such as range() and
+// from_tensor_slices() in dataset.h. Each checks its arguments (kInvalidArgument).
 
 #pragma once
 
@@ -22,8 +22,8 @@ NodePtr make_tensors(Element element);
 /// One element for each row.
 NodePtr make_tensor_slices(Element rows);
 
-/// `start` begins a pass and returns what gives its elements, one per call, until
-/// nullopt. A position in it is found again by passing over elements.
+/// `start` begins a pass and returns a function that yields its elements, one per call, then
+/// nullopt. Restoring a position skips elements.
 using Generator = std::function<std::optional<Element>()>;
 NodePtr make_generator(std::function<Generator()> start);
 

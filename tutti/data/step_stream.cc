@@ -63,7 +63,7 @@ class GroupedSteps final : public StepStream {
   std::deque<Element> pending_;  // of a restored position
 };
 
-// Reads whole batches, also the rows of other workers.
+// Reads whole batches, including the rows of other workers.
 class PieceSteps final : public StepStream {
  public:
   PieceSteps(std::unique_ptr<ElementStream> input, const PieceOptions& options)

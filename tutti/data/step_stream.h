@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one worker reads of a pipeline, step by step: an element for each of its replicas.
-// shard_pipeline() in auto_shard.h decides how batches are cut; here they are.
+// What one worker reads from a pipeline, step by step: an element for each of its replicas.
+// shard_pipeline() in auto_shard.h decides how batches are cut; these streams cut them.
 
 #pragma once
 
@@ -18,14 +18,14 @@ namespace tutti::data {
 
 /// The part of one worker in a step.
 struct Step {
-  /// One for each local replica, from the first on; nullopt: no rows for this replica.
-  /// Those at the end may be missing.
+  /// One for each local replica, in order; nullopt if the replica has no rows. Trailing ones may be
+  /// missing.
   std::vector<std::optional<Element>> elements = {};
 
-  /// How many local replicas the pipeline had an element for, be it without rows.
+  /// For how many local replicas the pipeline had an element, even one without rows.
   int with_data = 0;
 
-  /// What the elements were cut from, if positions need it.
+  /// The batch that the elements were cut from, if positions need it.
   std::optional<Element> whole = std::nullopt;
 
   /// Whether positions need the elements themselves.
@@ -43,7 +43,8 @@ class StepStream {
   /// False at the end, and from then on.
   virtual bool next(Step& out) = 0;
 
-  /// The position before the steps `ahead`, which next() gave out last and nobody used yet.
+  /// Saves the position before the steps `ahead`, which next() returned last and which are still
+  /// unused.
   virtual void save(StateWriter& state, const std::deque<Step>& ahead) = 0;
   virtual void restore(StateReader& state) = 0;
 };
@@ -66,7 +67,7 @@ std::unique_ptr<StepStream> grouped_steps(const Node& node, Iteration& iteration
 std::unique_ptr<StepStream> piece_steps(const Node& node, Iteration& iteration,
                                         const PieceOptions& options);
 
-/// Each replica has a pipeline and a pass of its own.
+/// Each replica has its own pipeline and pass.
 std::unique_ptr<StepStream> parallel_steps(
     const std::vector<NodePtr>& nodes, const std::vector<std::unique_ptr<Iteration>>& iterations);
 

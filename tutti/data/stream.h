@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One pass over the elements of a node, or over their indices when the source can be
-// asked for any of them: shuffling, sharding and skipping then touch no data.
+// One pass over the elements of a node, or over their indices if the source supports random access:
+// shuffling, sharding and skipping then touch no data.
 
 #pragma once
 
@@ -25,7 +25,7 @@ class Stream {
   /// False at the end, and from then on.
   virtual bool next(Token& out) = 0;
 
-  /// Passes over up to n tokens and returns how many there were.
+  /// Skips up to n tokens and returns how many there were.
   virtual int64_t skip(int64_t n) {
     Token token;
     int64_t skipped = 0;
@@ -33,8 +33,7 @@ class Stream {
     return skipped;
   }
 
-  /// What next() will do, as bytes; restore() on a new stream of the same node goes on
-  /// from there.
+  /// Writes the position as bytes; restore() on a new stream of the same node continues from there.
   virtual void save(StateWriter& state) = 0;
   virtual void restore(StateReader& state) = 0;
 };

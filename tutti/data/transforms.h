@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makers of transform nodes. Dataset<T> in dataset.h is how a program calls them; each
-// checks its arguments (kInvalidArgument). The nodes are in transforms/.
+// Factories of transform nodes. Programs call them through Dataset<T> in dataset.h. Each checks its
+// arguments (kInvalidArgument). The nodes are in transforms/.
 
 #pragma once
 
@@ -30,23 +30,22 @@ NodePtr make_batch(NodePtr input, int64_t size, const BatchOptions& options);
 NodePtr make_padded_batch(NodePtr input, int64_t size, const PaddedBatchOptions& options);
 NodePtr make_unbatch(NodePtr input);
 
-/// Batches of sizes[0], sizes[1], ... rows, from the beginning again after the last.
+/// Batches of sizes[0], sizes[1], ... rows, starting over after the last.
 NodePtr make_rebatch(NodePtr input, std::vector<int64_t> sizes, bool drop_remainder);
 
-/// Each batch as `pieces` elements; see piece_of().
+/// Splits each batch into `pieces` elements; see piece_of().
 NodePtr make_split(NodePtr input, int64_t pieces, bool even);
 
-/// The rows [begin, end) of a piece. By default every piece has rows / pieces rows, rounded
-/// up, as long as there are any (4 over 3: 2, 2, 0); even ones differ by one at most
-/// (2, 1, 1).
+/// The rows [begin, end) of a piece. By default every piece has rows / pieces rows, rounded up,
+/// until they run out (4 over 3: 2, 2, 0); even pieces differ by one at most (2, 1, 1).
 std::pair<int64_t, int64_t> piece_of(int64_t rows, int64_t pieces, int64_t piece, bool even);
 
-/// The spec of a batch with another number of rows (-1: not known).
+/// The spec of a batch with a different number of rows (-1: unknown).
 ElementSpec spec_with_rows(ElementSpec specs, int64_t rows);
 
 NodePtr make_map(NodePtr input, ElementFn fn, const MapOptions& options);
 
-/// The first node, at or below this one, that is no map.
+/// The first node at or below this one that is not a map.
 const Node& below_maps(const Node& node);
 
 NodePtr make_filter(NodePtr input, PredicateFn keep);
@@ -62,7 +61,7 @@ NodePtr make_cache(NodePtr input);                    // in memory
 NodePtr make_cache(NodePtr input, std::string path);  // in a file
 NodePtr make_options(NodePtr input, const DatasetOptions& options);
 
-/// The options that apply to a pipeline: those nearest to its end win.
+/// The options that apply to a pipeline; those nearest to its end win.
 DatasetOptions options_of(const Node& node);
 
 }  // namespace tutti::data

@@ -51,7 +51,7 @@ std::optional<T> parse_number(std::string_view text) {
   if (end != text.data() + text.size() || text.empty()) return std::nullopt;
   if (error == std::errc()) return value;
   if constexpr (std::is_floating_point_v<T>) {
-    // Too small is not the same as too large, but from_chars does not tell them apart.
+    // Too small and too large need different results, but from_chars does not distinguish them.
     if (error == std::errc::result_out_of_range) {
       const double wide = std::strtod(std::string(text).c_str(), nullptr);
       if (std::abs(wide) < 1) return static_cast<T>(wide);
@@ -91,7 +91,7 @@ std::optional<Value> parse_value(CsvType type, std::string_view text) {
   }
 }
 
-// What a message shows of a field: short, in one line.
+// A field as messages show it: shortened, on one line.
 std::string shown(std::string_view text) {
   std::string result(text.substr(0, 60));
   std::replace_if(
@@ -119,9 +119,8 @@ CsvReader::CsvReader(InputFile file, CsvOptions options)
 
 void CsvReader::read_header() {
   if (!read_record()) {
-    throw file_.data_loss(0,
-                          "expected a header line, found the end. Set header = false if there "
-                          "is none.");
+    throw file_.data_loss(
+        0, "expected a header line, found the end. Set header = false if the file has none.");
   }
   for (const Field& field : fields_) names_.emplace_back(field.text);
 }
@@ -133,9 +132,10 @@ void CsvReader::choose_columns() {
       continue;
     }
     if (!options_.header) {
-      throw file_.error(ErrorCode::kInvalidArgument,
-                        message("column \"", column.name, "\" is asked for by name, but there is ",
-                                "no header; use its number."));
+      throw file_.error(
+          ErrorCode::kInvalidArgument,
+          message("column \"", column.name,
+                  "\" is requested by name, but the file has no header. Use its number."));
     }
     const auto found = std::find(names_.begin(), names_.end(), column.name);
     if (found == names_.end()) {
@@ -146,7 +146,7 @@ void CsvReader::choose_columns() {
     }
     if (std::find(found + 1, names_.end(), column.name) != names_.end()) {
       throw file_.error(ErrorCode::kInvalidArgument,
-                        message("there are two columns \"", column.name, "\"; use the number."));
+                        message("there are two columns \"", column.name, "\". Use the number."));
     }
     chosen_.push_back(static_cast<size_t>(found - names_.begin()));
   }
@@ -176,7 +176,7 @@ bool CsvReader::next_fields(std::vector<std::string_view>& fields) {
 }
 
 void CsvReader::seek(Position position) {
-  // The first record says how many fields all others have.
+  // The first record determines the number of fields of all others.
   if (!width_ && position.offset > file_.offset()) read_record();
   file_.seek(position.offset);
   line_ = position.line;
@@ -226,7 +226,7 @@ void CsvReader::split_quoted(std::string_view line) {
       const std::string_view plain = rest.substr(0, rest.find(options_.separator));
       if (plain.find(options_.quote) != std::string_view::npos) {
         throw error_at(ErrorCode::kDataLoss, line_, fields_.size(),
-                       message("found a quote inside of the unquoted field ", shown(plain),
+                       message("found a quote inside the unquoted field ", shown(plain),
                                ". Quote the field and double the quote."));
       }
       text_ += plain;
@@ -248,7 +248,8 @@ void CsvReader::split_quoted(std::string_view line) {
   }
 }
 
-// Returns where the text after the closing quote begins, in `line`, which may be a later one.
+// Returns the index in `line` of the text after the closing quote; `line` may have become a later
+// one.
 size_t CsvReader::take_quoted(std::string_view& line, size_t at, Field& field) {
   field.quoted = true;
   while (true) {
@@ -291,7 +292,7 @@ void CsvReader::convert(const Field& field, size_t column, size_t index, Value& 
     }
     throw error_at(ErrorCode::kInvalidArgument, field.line, index,
                    message("the value is missing, expected ", to_string(type),
-                           ". Give the column a default value to accept this."));
+                           ". Give the column a default value to accept missing values."));
   }
   std::optional<Value> parsed = parse_value(type, field.text);
   if (!parsed) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Comma-separated values as RFC 4180 has them: quotes, doubled quotes, line breaks inside
-// quotes, CRLF or LF; with any separator, a header line or none, and typed columns.
+// Comma-separated values as defined by RFC 4180: quotes, doubled quotes, line breaks inside quotes,
+// CRLF or LF; with any separator, a header line or none, and typed columns.
 //
 //   CsvReader reader("people.csv", {.columns = {csv_column<std::string>("name"),
 //                                               csv_column<int64_t>("age", -1)}});
@@ -43,14 +43,15 @@ template <class T>
 concept CsvValue = std::is_same_v<T, std::string> || std::is_same_v<T, int64_t> ||
     std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, bool>;
 
-/// A column by its name in the header, or by its number, which counts from 0. A missing
-/// value is `default_value`; without one it is an error, but for strings an empty string.
+/// A column by its name in the header, or by its number, which counts from 0. A missing value
+/// becomes `default_value`; without one it is an error, except for strings, where it is the empty
+/// string.
 template <CsvValue T>
 CsvColumn csv_column(std::variant<std::string, size_t> which,
                      std::optional<std::type_identity_t<T>> default_value = std::nullopt);
 
 struct CsvOptions {
-  /// In this order; empty: all columns, as strings.
+  /// The columns to read, in this order; if empty, all columns as strings.
   std::vector<CsvColumn> columns = {};
   bool header = true;  ///< The first line has the names of the columns.
   char separator = ',';
@@ -60,7 +61,7 @@ struct CsvOptions {
   Compression compression = Compression::kAuto;
 };
 
-/// The values of the columns that were asked for.
+/// The values of the requested columns.
 struct CsvRow {
   c10::SmallVector<Value, 2> values;
 
@@ -159,8 +160,8 @@ T CsvRow::get(size_t i) const {
     }
   }
   throw Error(ErrorCode::kInvalidArgument,
-              message("CsvRow::get: value ", i, " of ", values.size(), " is not there or has ",
-                      "another type than the column."));
+              message("CsvRow::get: value ", i, " of ", values.size(),
+                      " does not exist or has a different type than requested."));
 }
 
 }  // namespace tutti::data

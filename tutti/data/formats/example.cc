@@ -48,7 +48,7 @@ struct NameHash {
 
 struct ExampleTable {
   static constexpr size_t kNone = SIZE_MAX;
-  // Up to here a look at every name beats a hash.
+  // Up to this size, comparing all names is faster than hashing.
   static constexpr size_t kFew = 8;
 
   std::vector<ExampleField> fields;
@@ -91,7 +91,7 @@ struct FeatureLists {
 [[noreturn]] void throw_malformed(std::string_view where) {
   throw Error(ErrorCode::kDataLoss,
               message("ExampleSpec::parse: the bytes are not a valid tf.train.Example (", where,
-                      "). Is the record something else, or damaged?"));
+                      "). Is the record damaged, or of a different format?"));
 }
 
 [[noreturn]] void throw_malformed_feature(const ExampleField& field) {
@@ -139,7 +139,7 @@ class FeatureFinder {
     if (reader.failed()) throw_malformed("in its outermost fields");
   }
 
-  /// Without a type if the feature is missing.
+  /// The lists of a feature; they have no type if it is missing.
   FeatureLists lists(size_t slot) const {
     return features_[slot] ? lists_of(table_.fields[slot], *features_[slot]) : FeatureLists();
   }
@@ -161,7 +161,7 @@ class FeatureFinder {
       if (reader.is(1, WireType::kBytes)) {
         key = reader.bytes();
       } else if (reader.is(2, WireType::kBytes)) {
-        // Messages that come twice are merged, and that is what concatenation means.
+        // Messages that occur twice are merged, which equals concatenating their bytes.
         value = value ? merged_.emplace_back(std::string(*value).append(reader.bytes()))
                       : reader.bytes();
       }
@@ -210,7 +210,7 @@ int64_t count_values(const ExampleField& field, const FeatureLists& feature) {
   return count;
 }
 
-// The lists were counted, so that there is room.
+// The lists were counted before, so there is room.
 void fill_floats(const FeatureLists& feature, float* to) {
   for (const std::string_view list : feature.lists) {
     WireReader reader(list);
@@ -258,8 +258,7 @@ void append_strings(const FeatureLists& feature, std::vector<std::string>& strin
   }
 }
 
-// Straight to the allocator: the dispatcher of at::empty would take longer than reading the
-// feature.
+// Calls the allocator directly: dispatching at::empty would take longer than reading the feature.
 at::Tensor empty_tensor(const ExampleField& field, at::IntArrayRef shape) {
   return at::detail::empty_cpu(shape, field.type == FeatureType::kFloat ? at::kFloat : at::kLong);
 }
@@ -295,7 +294,7 @@ void fill_numbers(const ExampleField& field, const FeatureLists& feature, void* 
   }
 }
 
-// Numbers of a fixed feature.
+// Reads the numbers of a fixed feature.
 void read_numbers(const ExampleField& field, const FeatureLists& feature, void* to) {
   if (feature.type) {
     checked_count(field, feature);
@@ -310,7 +309,7 @@ void read_numbers(const ExampleField& field, const FeatureLists& feature, void* 
   }
 }
 
-// Strings of a fixed feature are added to `to`.
+// Appends the strings of a fixed feature to `to`.
 void read_strings(const ExampleField& field, const FeatureLists& feature,
                   std::vector<std::string>& to) {
   if (feature.type) {
@@ -349,7 +348,7 @@ Value read_variable(const ExampleField& field, const FeatureLists& feature) {
   return tensor;
 }
 
-// The batch of one feature while it is read: a tensor, or strings.
+// An empty batch of one feature, a tensor or strings, to be filled.
 Value empty_batch(const ExampleField& field, size_t examples) {
   if (!field.shape) {
     throw Error(ErrorCode::kFailedPrecondition,
@@ -445,11 +444,11 @@ ExampleSpec& ExampleSpec::add(std::string name, FeatureType type,
                   message("ExampleSpec: feature \"", field.name, "\" has the shape ",
                           shape_text(*field.shape),
                           "; lengths must be 0 or more and the product must fit in memory. Use "
-                          "variable<T>() for a length that is not known."));
+                          "variable<T>() for an unknown length."));
     }
     field.count = *bytes / static_cast<int64_t>(sizeof(int64_t));
   }
-  // Copies of this spec, and examples it has parsed, keep the table they know.
+  // Copies of this spec and examples it has parsed keep their table.
   if (table_.use_count() > 1) table_ = std::make_shared<internal::ExampleTable>(*table_);
   table_->slots.emplace(field.name, table_->fields.size());
   table_->fields.push_back(std::move(field));

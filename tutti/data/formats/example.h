@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tf.train.Example, the usual content of TFRecord files: named lists of floats, integers or
-// byte strings. An ExampleSpec says which features a program wants, and of which shape; it
-// parses without building a tree. ExampleBuilder writes.
+// tf.train.Example, the usual content of TFRecord files: named lists of floats, integers or byte
+// strings. An ExampleSpec lists the features that a program reads and their shapes; it parses
+// without building a tree. ExampleBuilder writes.
 //
 //   const ExampleSpec spec = ExampleSpec()
 //                                .fixed<float>("image", {28, 28})
@@ -54,8 +54,8 @@ struct ExampleTable;
 /// row-major order; a variable one is a vector of strings.
 class ParsedExample {
  public:
-  /// By name, or by the position in the spec. Throws kNotFound if the spec does not have
-  /// it, kInvalidArgument if it has another type.
+  /// By name or by position in the spec. Throws kNotFound if the spec does not have the feature,
+  /// kInvalidArgument if it has a different type.
   at::Tensor& tensor(std::string_view name) { return tensor(slot(name)); }
   at::Tensor& tensor(size_t slot);
   std::string& bytes(std::string_view name) { return bytes(slot(name)); }
@@ -97,12 +97,12 @@ class ExampleSpec {
     return add(std::move(name), feature_type<T>, std::nullopt, {});
   }
 
-  /// Reads one serialized Example. Features that the spec does not have are skipped.
-  /// Throws kDataLoss if the bytes are no Example; kInvalidArgument, with the name of the
-  /// feature, if one is missing, or has another type or number of values.
+  /// Reads one serialized Example. Features that the spec does not have are skipped. Throws
+  /// kDataLoss if the bytes are not an Example; kInvalidArgument, naming the feature, if one is
+  /// missing or has a different type or number of values.
   ParsedExample parse(std::string_view serialized) const;
 
-  /// Reads several at once, into tensors with one more dimension in front: faster than
+  /// Reads several in one call, into tensors with one more dimension in front, which is faster than
   /// parse() and stacking. A feature of bytes becomes one vector of strings. Throws
   /// kFailedPrecondition if the spec has variable features, which cannot be stacked.
   ParsedExample parse_batch(std::span<const std::string_view> serialized) const;
@@ -120,8 +120,8 @@ class ExampleSpec {
   std::shared_ptr<internal::ExampleTable> table_;
 };
 
-/// Makes a serialized Example. Features are written in the order in which they are added.
-/// Not thread-safe.
+/// Builds a serialized Example. Features are written in the order in which they are added. Not
+/// thread-safe.
 class ExampleBuilder {
  public:
   ExampleBuilder& floats(std::string_view name, std::span<const float> values);
@@ -143,7 +143,7 @@ class ExampleBuilder {
   /// booleans as int64.
   ExampleBuilder& tensor(std::string_view name, const at::Tensor& tensor);
 
-  /// The bytes, which can be written as a record. The builder is empty afterwards.
+  /// Returns the bytes, which can be written as a record, and leaves the builder empty.
   std::string finish();
 
  private:

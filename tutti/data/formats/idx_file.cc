@@ -55,11 +55,12 @@ at::Tensor read_idx(InputFile& file) {
   const auto dimensions = static_cast<uint8_t>(magic[3]);
   const std::optional<at::ScalarType> dtype = idx_dtype(code);
   if (magic[0] != 0 || magic[1] != 0 || !dtype) {
-    throw file.data_loss(start, message("this is no IDX file; expected the bytes 0, 0, a type (8, "
-                                        "9, 11 to 14) and a number of dimensions, found ",
-                                        int{static_cast<uint8_t>(magic[0])}, ", ",
-                                        int{static_cast<uint8_t>(magic[1])}, ", ", int{code}, ", ",
-                                        int{dimensions}, "."));
+    throw file.data_loss(
+        start,
+        message("this is not an IDX file; expected the bytes 0, 0, a type (8, "
+                "9, 11 to 14) and a number of dimensions, found ",
+                int{static_cast<uint8_t>(magic[0])}, ", ", int{static_cast<uint8_t>(magic[1])},
+                ", ", int{code}, ", ", int{dimensions}, "."));
   }
   const std::string_view lengths = file.read_exactly(size_t{4} * dimensions, "dimensions");
   std::vector<int64_t> shape;
@@ -72,12 +73,13 @@ at::Tensor read_idx(InputFile& file) {
     throw file.data_loss(file.offset(),
                          message("the file is truncated or damaged; an array of shape ",
                                  shape_text(shape), " and dtype ", dtype_name(*dtype),
-                                 " does not fit into the ", most, " bytes that may follow."));
+                                 " does not fit in the ", most, " bytes that may follow."));
   }
   at::Tensor result = at::empty(shape, at::TensorOptions().dtype(*dtype));
   file.read_exactly(result.data_ptr(), static_cast<uint64_t>(*bytes), "the array");
   if (!file.at_end()) {
-    throw file.data_loss(file.offset(), "expected the end after the array, found more bytes.");
+    throw file.data_loss(file.offset(),
+                         "expected the end of the file after the array, found more bytes.");
   }
   const int64_t count = result.numel();
   if (result.element_size() == 2) from_big_endian<uint16_t>(result.data_ptr(), count);

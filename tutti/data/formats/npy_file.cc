@@ -35,7 +35,7 @@ std::vector<int64_t> npy_strides(const NpyHeader& header) {
   return strides;
 }
 
-// Other bytes than 0 and 1 in a tensor of booleans would be undefined behaviour.
+// Bytes other than 0 and 1 in a tensor of booleans would be undefined behaviour.
 void check_booleans(std::string_view data, size_t offset, std::string_view name) {
   const auto bad = std::find_if(data.begin(), data.end(),
                                 [](char byte) { return static_cast<uint8_t>(byte) > 1; });
@@ -43,7 +43,7 @@ void check_booleans(std::string_view data, size_t offset, std::string_view name)
   throw Error(
       ErrorCode::kDataLoss,
       message("read_npy: ", name, ": at byte ", offset + static_cast<size_t>(bad - data.begin()),
-              ": expected a boolean, 0 ", "or 1, found ", int{static_cast<uint8_t>(*bad)}, "."));
+              ": expected a boolean, 0 or 1, found ", int{static_cast<uint8_t>(*bad)}, "."));
 }
 
 }  // namespace

@@ -15,17 +15,16 @@
 
 namespace tutti::data {
 
-/// The array of a .npy file (format 1, 2 or 3), in the file's memory: nothing is read until
-/// it is used, and the file may be larger than the memory. Writing to the tensor does not
-/// change the file. The file must not be shortened while the tensor lives.
+/// Maps the array of an .npy file (format 1, 2 or 3): nothing is read until it is used, and the
+/// file may be larger than memory. Writing to the tensor does not change the file. The file must
+/// not be shortened while the tensor exists.
 ///
-/// Arrays in Fortran order keep it: the tensor has the right shape and other strides.
-/// Throws kNotFound for a missing file, kDataLoss for a damaged one, kUnimplemented for
-/// dtypes that LibTorch does not have: big-endian, unsigned of more than a byte, objects,
-/// text, structures.
+/// Arrays in Fortran order keep it: the tensor has the same shape with different strides. Throws
+/// kNotFound for a missing file, kDataLoss for a damaged one, kUnimplemented for dtypes that
+/// LibTorch does not have: big-endian, unsigned of more than a byte, objects, text, structures.
 at::Tensor read_npy(const std::string& path);
 
-/// The same from bytes, which are copied; `name` stands for the path in messages.
+/// The same from bytes, which are copied; messages show `name` instead of a path.
 at::Tensor parse_npy(std::string_view bytes, std::string_view name = "memory");
 
 /// Writes a tensor in C order. Throws kInvalidArgument for bfloat16 and quantized tensors,
@@ -38,14 +37,14 @@ class NpzFile {
   /// Reads the table of contents. Throws kNotFound, kDataLoss, and kUnimplemented for
   /// archives of more than 4 GiB (zip64).
   explicit NpzFile(const std::string& path);
-  /// Over bytes, which must outlive this object and no longer.
+  /// Reads from bytes, which must outlive this object; arrays are copies.
   static NpzFile from_memory(std::string_view bytes, std::string name = "memory");
 
   /// The names of the arrays, without ".npy", in the order of the archive.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(std::string_view name) const;
 
-  /// One array. Its checksum is compared. Throws kNotFound for an unknown name.
+  /// Reads one array and verifies its checksum. Throws kNotFound for an unknown name.
   at::Tensor read(std::string_view name) const;
 
  private:

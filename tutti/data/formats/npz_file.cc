@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of a zip archive that matter here: the end record says where the directory is,
-// the directory lists the members, each member has a local header before its bytes.
+// The parts of a zip archive that matter here: the end record locates the directory, the directory
+// lists the members, and a local header precedes the bytes of each member.
 
 #include <zlib.h>
 
@@ -40,7 +40,7 @@ T zip_field(std::string_view bytes, size_t offset) {
   return load_little<T>(bytes.data() + offset);
 }
 
-// The end record is the last thing in the file, but for a comment.
+// Only a comment may follow the end record.
 size_t find_end_record(std::string_view bytes, std::string_view path) {
   if (bytes.size() >= kEndRecordSize) {
     const size_t last = bytes.size() - kEndRecordSize;
@@ -53,7 +53,7 @@ size_t find_end_record(std::string_view bytes, std::string_view path) {
     }
   }
   throw npz_error(ErrorCode::kDataLoss, path,
-                  message("this is no zip archive, or it is truncated; found no end record in ",
+                  message("this is not a zip archive, or it is truncated; found no end record in ",
                           bytes.size(), " bytes."));
 }
 
@@ -63,7 +63,7 @@ Error zip64_error(std::string_view path) {
                    "arrays as .npy files.");
 }
 
-// Raw deflate into exactly `size` bytes.
+// Inflates raw deflate data into exactly `size` bytes.
 bool inflate_member(std::string_view packed, char* to, size_t size) {
   z_stream stream = {};
   if (::inflateInit2(&stream, -15) != Z_OK) throw std::bad_alloc();
@@ -103,7 +103,7 @@ void NpzFile::read_contents() {
   if (start > end || size > end - start) {
     throw npz_error(ErrorCode::kDataLoss, path_,
                     message("at byte ", end, ": the directory of the archive (", size,
-                            " bytes from byte ", start, ") lies outside of it."));
+                            " bytes from byte ", start, ") lies outside of the file."));
   }
   const std::string_view directory = bytes_.substr(start, size);
   size_t at = 0;
@@ -172,23 +172,23 @@ at::Tensor NpzFile::read(std::string_view name) const {
   std::string_view content = bytes_.substr(start, member.packed_size);
   std::shared_ptr<void> owner = owner_;
   if (member.method == kDeflated) {
-    // Deflate cannot make more than 1032 bytes of one.
+    // Deflate compresses by a factor of 1032 at most.
     const bool plausible = member.size / 1032 <= member.packed_size;
     auto inflated = std::make_shared<std::vector<char>>(plausible ? member.size : 0);
     if (!plausible || !inflate_member(content, inflated->data(), inflated->size())) {
       throw damaged(message("the compressed bytes are damaged; expected ", member.size,
-                            " bytes out of ", member.packed_size, "."));
+                            " bytes from ", member.packed_size, "."));
     }
     content = std::string_view(inflated->data(), inflated->size());
     owner = std::move(inflated);
   } else if (member.method != kStored) {
     throw npz_error(ErrorCode::kUnimplemented, label,
                     message("the compression method ", member.method,
-                            " is unknown; stored and deflated members can be read."));
+                            " is not supported; stored and deflated members can be read."));
   }
   const auto crc = static_cast<uint32_t>(
       ::crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size()));
-  if (crc != member.crc) throw damaged("the member is damaged; its checksum is wrong.");
+  if (crc != member.crc) throw damaged("the member is damaged; its checksum does not match.");
   return npy_tensor(content, label, std::move(owner));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The types of batches and rows, and how an element reaches a function.
+// The types of batches and rows, and how an element is passed to a function.
 
 #pragma once
 
@@ -23,7 +23,7 @@ namespace tutti::data::internal {
 
 [[noreturn]] void throw_end_of_dataset();
 
-/// Finds fields of structs that a batch would need another type for.
+/// Finds fields of structs whose type would change in a batch.
 struct BatchedFields {
   void open(NodeKind, size_t) {}
   void close() {}
@@ -144,7 +144,8 @@ struct applies_spread<F, std::tuple<T...>> : std::is_invocable<const F&, T...> {
 template <class F, class A, class B>
 struct applies_spread<F, std::pair<A, B>> : std::is_invocable<const F&, A, B> {};
 
-/// Calls fn with an element: a tuple spread into its parts if fn takes that, else whole.
+/// Calls fn with an element: a tuple is spread into its parts if fn accepts that, else passed
+/// whole.
 template <class F, class T>
 struct ElementCall {
   static constexpr bool kSpread = applies_spread<F, T>::value;

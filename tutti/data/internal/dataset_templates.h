@@ -35,7 +35,7 @@ class Dataset<T>::RangeIterator {
     if constexpr (std::is_same_v<T, std::string>) {
       pass_->use_again(std::move(*value_));
     }
-    value_.reset();  // first, so that two elements are never held
+    value_.reset();  // first, so that two elements never coexist
     value_ = pass_->next();
     return *this;
   }

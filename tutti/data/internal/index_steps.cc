@@ -12,7 +12,7 @@
 namespace tutti::data {
 namespace {
 
-// Rows of a random-access source, as a queue names them.
+// Rows of a random-access source, in the order of the indices in a queue.
 class QueuedRowsStream final : public ElementStream {
  public:
   QueuedRowsStream(const Indexed& source, IndexQueue& queue) : source_(source), queue_(queue) {}
@@ -40,7 +40,7 @@ class QueuedRowsNode final : public Node {
   std::unique_ptr<ElementStream> iterate(Iteration&) const override {
     return std::make_unique<QueuedRowsStream>(source_, queue_);
   }
-  // A map that waited for a full run of rows would keep back those that are asked for.
+  // A map that waited for a full run of rows would hold back requested ones.
   bool may_wait() const override { return true; }
 
  private:
@@ -48,7 +48,7 @@ class QueuedRowsNode final : public Node {
   IndexQueue& queue_;
 };
 
-// The maps above `bottom`, over another source.
+// The maps above `bottom`, over a different source.
 NodePtr maps_over(const Node& node, const Node& bottom, NodePtr source) {
   if (&node == &bottom) return source;
   return node.with_inputs({maps_over(*node.inputs()[0], bottom, std::move(source))});
@@ -59,7 +59,7 @@ NodePtr mapped_rows_of(const Node& rows, IndexQueue& queue) {
   return maps_over(rows, bottom, std::make_shared<QueuedRowsNode>(*bottom.indexed(), queue));
 }
 
-// As many as map() has in work, so that its threads never wait for the plan.
+// As many as map() has in flight, so that its threads never wait for the plan.
 constexpr size_t kMostPlans = 64;
 int64_t rows_to_plan() { return 4 * static_cast<int64_t>(usable_cores()); }
 
@@ -103,7 +103,7 @@ IndexSteps::IndexSteps(NodePtr node, const Node& rows, Iteration& iteration,
   }
 }
 
-// Threads of a map may wait for an index.
+// Threads of a map may be waiting for an index.
 IndexSteps::~IndexSteps() { queue_.close(); }
 
 bool IndexSteps::next(Step& out) {
@@ -158,7 +158,7 @@ std::optional<Element> IndexSteps::read_piece(const std::vector<int64_t>& indice
   return batch_elements(rows);
 }
 
-// What the functions make of a row is known only once they were called.
+// The result of the functions for a row is known only after calling them.
 Element IndexSteps::piece_without_rows(int64_t any_index) {
   if (!without_rows_) {
     IndexQueue queue;
@@ -188,9 +188,9 @@ void IndexSteps::restore(StateReader& state) {
   beginning.finish();
   const int64_t found = batches_->skip(steps_);
   if (found != steps_) {
-    throw Error(ErrorCode::kDataLoss,
-                message("Iterator::restore: the position is after step ", steps_,
-                        ", but the dataset ends after ", found, ". It has changed since."));
+    throw Error(ErrorCode::kDataLoss, message("Iterator::restore: the position is after step ",
+                                              steps_, ", but the dataset ends after ", found,
+                                              ". It has changed since the position was saved."));
   }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps whose rows come from a random-access source, through map() at most. The indices
-// of every batch are walked, which costs next to nothing; only the worker's own rows are
-// read and mapped. A position is how many steps lie behind a stored beginning, so that it
-// holds for any number of workers and replicas.
+// Steps whose rows come from a random-access source, with only map() in between. The indices of
+// every batch are walked, which costs next to nothing; only the worker's own rows are read and
+// mapped. A position is a stored beginning and the number of steps since, so it is valid for any
+// number of workers and replicas.
 
 #pragma once
 
@@ -20,13 +20,13 @@
 
 namespace tutti::data {
 
-/// Indices on their way to the functions of maps. Thread-safe.
+/// The indices that the functions of maps are to be called for. Thread-safe.
 class IndexQueue {
  public:
   void push(int64_t index);
-  /// No more will come. Whoever waits gets the end.
+  /// Ends the queue and wakes all waiting threads.
   void close();
-  /// Waits for an index; false when it was closed and is empty.
+  /// Waits for an index; false if the queue is closed and empty.
   bool pop(int64_t& index);
 
  private:
@@ -49,7 +49,7 @@ class IndexSteps final : public StepStream {
  private:
   struct Plan {
     std::vector<std::vector<int64_t>> pieces = {};  // the indices of each
-    int64_t any_index = 0;                          // of the batch
+    int64_t any_index = 0;                          // an index in the batch
   };
 
   bool plan_step();
@@ -64,12 +64,12 @@ class IndexSteps final : public StepStream {
 
   std::unique_ptr<IndexBatchStream> batches_;
   std::string beginning_;
-  int64_t steps_ = 0;  // given out since the beginning
+  int64_t steps_ = 0;  // delivered since the beginning
   bool ended_ = false;
   std::deque<Plan> plans_;
   int64_t planned_rows_ = 0;
 
-  // The maps over the indices of this worker.
+  // These run the maps over the indices of this worker.
   IndexQueue queue_;
   NodePtr own_rows_;
   std::unique_ptr<ElementStream> mapped_rows_;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What nodes share that begin passes inside a pass: flat_map, interleave, repeat. The
-// orders of an inner pass depend on its number and on nothing else, such as how far some
-// thread has read ahead.
+// Shared by the nodes that begin passes inside a pass: flat_map, interleave, repeat. The orders of
+// an inner pass depend only on its number, not on how far a thread has read ahead.
 
 #pragma once
 
@@ -14,7 +13,7 @@
 
 namespace tutti::data {
 
-/// Of a node; shared with the nodes that rewriting makes of it.
+/// Counts the passes of a node; shared with the copies that rewriting makes of it.
 using PassCounter = std::shared_ptr<std::atomic<uint64_t>>;
 inline PassCounter make_pass_counter() { return std::make_shared<std::atomic<uint64_t>>(0); }
 
@@ -28,11 +27,11 @@ class InnerPasses {
 
   Iteration::Stage& stage() const { return iteration_.stage(node_); }
 
-  /// For the dataset that a function made of element `number`.
+  /// The pass over the dataset that a function returned for element `number`.
   std::unique_ptr<Iteration> inner(int64_t number) const {
     return iteration_.inner(order_.mixed(static_cast<uint64_t>(number)));
   }
-  /// For pass `number` over the same nodes.
+  /// Pass `number` over the same nodes.
   std::unique_ptr<Iteration> again(int64_t number) const {
     return iteration_.again(order_.mixed(static_cast<uint64_t>(number)));
   }

@@ -20,7 +20,7 @@ inline uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// For those who gave no seed; another one at every call.
+/// A seed for nodes without one, different at every call.
 inline uint64_t random_seed() {
   std::random_device source;
   return (uint64_t{source()} << 32) | source();
@@ -47,8 +47,7 @@ class Random {
 
   /// Uniform in [0, limit), limit > 0.
   uint64_t below(uint64_t limit) {
-    // The high half of a product is uniform once the few low halves that would favour
-    // some results are drawn again.
+    // The high half of a product is uniform once the few low halves that would bias it are redrawn.
     while (true) {
       const __uint128_t product = static_cast<__uint128_t>(next()) * limit;
       const auto low = static_cast<uint64_t>(product);

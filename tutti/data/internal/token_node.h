@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The base of transforms that pass elements on unchanged: they work on indices when the
-// source can be asked for any element, on lists of indices when batches are made of such
-// a source, else on the elements themselves.
+// The base of transforms that pass elements on unchanged: they work on indices if the source
+// supports random access, on lists of indices if the elements are batches of such a source, else on
+// the elements themselves.
 
 #pragma once
 

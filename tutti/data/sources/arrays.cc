@@ -16,7 +16,7 @@ NodePtr make_array_rows(std::string_view who, const std::vector<std::string>& na
   for (size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].dim() == 0) {
       throw Error(ErrorCode::kInvalidArgument,
-                  message(who, ": ", names[i], " has one number and no rows."));
+                  message(who, ": ", names[i], " is a scalar, so it has no rows."));
     }
     if (arrays[i].size(0) != arrays[0].size(0)) {
       throw Error(ErrorCode::kInvalidArgument,

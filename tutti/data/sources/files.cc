@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sources that read files one after the other: text_line, tf_record, fixed_length_record,
-// csv. What differs is the reader of one file.
+// Sources that read files one after the other: text_line, tf_record, fixed_length_record, csv. They
+// differ in the reader of a single file.
 
 #include <functional>
 #include <utility>
@@ -15,8 +15,7 @@ namespace {
 /// Reads one file from front to back.
 class FileReader {
  public:
-  /// Where the next element begins. All zero is the beginning of the file, before any
-  /// header.
+  /// Where the next element begins. All zeros mean the beginning of the file, before any header.
   struct Position {
     uint64_t offset = 0;  // after decompression
     uint64_t line = 0;
@@ -73,8 +72,8 @@ class FileStream final : public ElementStream {
     if (name != files_[file_]) {
       throw Error(ErrorCode::kDataLoss,
                   message("Iterator::restore: the position is in file number ", file_, " of ",
-                          format_->name, ", \"", name, "\", which is \"", files_[file_],
-                          "\" now. The list of files must not change."));
+                          format_->name, ", \"", name, "\", but that file is now \"", files_[file_],
+                          "\". The list of files must not change."));
     }
     FileReader::Position position;
     position.offset = static_cast<uint64_t>(state.count(INT64_MAX));
@@ -85,7 +84,7 @@ class FileStream final : public ElementStream {
   }
 
  private:
-  // An element of the file that is being read, or of the next that has one.
+  // Reads an element of the current file, or of the next one that has any.
   template <class Step>
   bool step(const Step& step) {
     while (file_ < files_.size()) {
@@ -134,7 +133,7 @@ NodePtr make_file_source(std::vector<std::string> files, FileFormat format) {
 
 ValueSpec string_spec() { return {ValueSpec::Kind::kString, std::nullopt, std::nullopt}; }
 
-// The string of an element that is one; its memory is used again.
+// Makes `out` an element of one string, whose memory is reused, and returns the string.
 std::string& only_string(Element& out) {
   out.structure.clear();
   if (out.values.size() == 1) {
@@ -144,7 +143,7 @@ std::string& only_string(Element& out) {
   return std::get<std::string>(out.values.emplace_back(std::in_place_type<std::string>));
 }
 
-/// Of elements that are one string.
+/// A reader whose elements are single strings.
 class StringReader : public FileReader {
  public:
   bool next(Element& out) final {
@@ -232,7 +231,7 @@ class FixedLengthReader final : public StringReader {
 
  private:
   bool read(std::string_view& record) override {
-    // The footer is what is left at the end, which a compressed file does not announce.
+    // The footer is what remains at the end, whose offset is unknown in a compressed file.
     const uint64_t found = file_.peek(record_ + footer_).size();
     if (found == record_ + footer_) {
       record = file_.read(record_);
@@ -243,10 +242,10 @@ class FixedLengthReader final : public StringReader {
       throw file_.data_loss(file_.offset(), message("the file is truncated; expected ", footer_,
                                                     " bytes of the footer, found ", found, "."));
     }
-    throw file_.data_loss(file_.offset(),
-                          message("the file is truncated or its records have another length; "
-                                  "expected ",
-                                  record_, " bytes of a record, found ", found - footer_, "."));
+    throw file_.data_loss(
+        file_.offset(),
+        message("the file is truncated or its records have a different length; expected ", record_,
+                " bytes of a record, found ", found - footer_, "."));
   }
 
   InputFile file_;
@@ -339,7 +338,7 @@ NodePtr make_fixed_length_record(std::vector<std::string> files, int64_t record_
 
 NodePtr make_csv(std::vector<std::string> files, const CsvOptions& options) {
   if (options.columns.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "csv: no columns are asked for.");
+    throw Error(ErrorCode::kInvalidArgument, "csv: no columns are requested.");
   }
   std::vector<ValueSpec> spec;
   for (const CsvColumn& column : options.columns) spec.push_back(csv_spec(column.type));

@@ -15,7 +15,7 @@
 namespace tutti::data {
 namespace {
 
-// glob() hands nothing of the caller's to its error function.
+// glob() cannot pass an argument to its error function.
 thread_local std::string unreadable_folder;
 thread_local int unreadable_reason = 0;
 
@@ -38,7 +38,8 @@ void append_matches(const std::string& pattern, std::vector<std::string>& files)
       ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_MARK, note_unreadable, &matches.found);
   if (result == GLOB_NOSPACE) throw std::bad_alloc();
   if (result == GLOB_ABORTED) {
-    throw internal::system_error("list_files", "look into", unreadable_folder, unreadable_reason);
+    throw internal::system_error("list_files", "read the folder", unreadable_folder,
+                                 unreadable_reason);
   }
   const size_t before = files.size();
   for (size_t i = 0; result == 0 && i < matches.found.gl_pathc; ++i) {

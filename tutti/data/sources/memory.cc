@@ -180,7 +180,7 @@ class TensorSlicesNode final : public IndexedSource {
     auto* const target = static_cast<char*>(batch.data_ptr());
     constexpr size_t kAhead = 8;
     for (size_t i = 0; i < indices.size(); ++i) {
-      // Rows are drawn at random, so the processor cannot guess the next one.
+      // Rows are drawn at random, so the processor cannot prefetch the next one.
       if (i + kAhead < indices.size()) {
         const char* const ahead = source + static_cast<size_t>(indices[i + kAhead]) * row;
         for (size_t line = 0; line < row && line < 512; line += 64)
@@ -223,7 +223,7 @@ class GeneratorStream final : public ElementStream {
       throw Error(ErrorCode::kDataLoss,
                   message("Iterator::restore: the position is after element ", delivered,
                           " of a generator, which ends after ", found,
-                          ". It must give the same elements in every pass."));
+                          ". It must yield the same elements in every pass."));
     }
   }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cache: the first complete pass is stored, later ones read it. A pass that begins before
-// there is a complete one stores for itself, so that any number may run at once; the first
-// to end (in memory) or the last (in a file) is kept, and nothing of a pass that was
-// dropped.
+// cache: the first complete pass is stored, later ones read it. A pass that begins before one is
+// complete stores separately, so that any number may run concurrently; the first to end (in memory)
+// or the last (in a file) is kept, and a dropped pass leaves nothing.
 //
-// A file has the line "tutti cache 1", then records: the length of the payload (8 bytes),
-// the payload, and the masked CRC-32C of both (4 bytes), all little endian. The first
-// payload is a checksum of the pipeline; others are 1 and an element, the last is 0 and the
-// number of elements.
+// A file has the line "tutti cache 1", then records: the length of the payload (8 bytes), the
+// payload, and the masked CRC-32C of both (4 bytes), all little endian. The first payload is a
+// checksum of the pipeline; the others are 1 and an element, the last one 0 and the number of
+// elements.
 
 #include <unistd.h>
 
@@ -53,7 +52,7 @@ class CacheWriter {
 class CacheStore {
  public:
   virtual ~CacheStore() = default;
-  /// Null if there is no complete pass yet.
+  /// Returns null if no pass is complete yet.
   virtual std::unique_ptr<CacheReader> read() = 0;
   virtual std::unique_ptr<CacheWriter> write() = 0;
 };
@@ -118,7 +117,7 @@ class MemoryStore final : public CacheStore {
 constexpr std::string_view kCacheMagic = "tutti cache 1\n";
 enum : int64_t { kCacheEnd, kCacheElement };
 
-// The transforms and files in front of the cache, as far as they can be seen.
+// Describes the transforms and files before the cache, as far as they are visible.
 void describe_pipeline(const Node& node, std::string& text) {
   text += node.describe();
   if (const std::vector<std::string>* files = node.files()) {
@@ -137,14 +136,14 @@ class CacheFileReader final : public CacheReader {
                      .reader = kCacheUser}) {
     guarded([&] {
       if (file_.read(kCacheMagic.size()) != kCacheMagic) {
-        throw file_.data_loss(0, "this is no cache of this version of the library.");
+        throw file_.data_loss(0, "this is not a cache of this version of the library.");
       }
       const std::string payload = record();
       StateReader header(payload);
       if (header.number() != pipeline) {
         throw file_.error(ErrorCode::kFailedPrecondition,
-                          "the cache was made by another pipeline: other transforms or files "
-                          "stand before cache(). Delete it, or use another path.");
+                          "the cache was written by a different pipeline: the transforms or files "
+                          "before cache() differ. Delete it, or use a different path.");
       }
     });
   }
@@ -161,7 +160,7 @@ class CacheFileReader final : public CacheReader {
           ++index_;
         } else {
           ended_ = state.number() == index_ && file_.at_end();
-          if (!ended_) throw Error(ErrorCode::kDataLoss, "the end is in the wrong place.");
+          if (!ended_) throw Error(ErrorCode::kDataLoss, "the end marker is in the wrong place.");
         }
         state.finish();
       } catch (const Error& error) {
@@ -191,7 +190,7 @@ class CacheFileReader final : public CacheReader {
     file_.read_exactly(&masked, sizeof(masked), "a checksum");
     const uint32_t crc = crc32c(payload.data(), payload.size(), crc32c(head.data(), head.size()));
     if (crc != unmask_crc32c(masked)) {
-      throw file_.data_loss(begin, "the checksum of an element is wrong.");
+      throw file_.data_loss(begin, "the checksum of an element does not match.");
     }
     return payload;
   }
@@ -204,8 +203,7 @@ class CacheFileReader final : public CacheReader {
       if (error.code() != ErrorCode::kDataLoss) throw;
       throw Error(ErrorCode::kDataLoss,
                   message(error.what(),
-                          " The cache is damaged. Delete the file; the next pass "
-                          "makes it again."));
+                          " The cache is damaged. Delete the file; the next pass rebuilds it."));
     }
   }
 
@@ -252,7 +250,7 @@ class CacheFileWriter final : public CacheWriter {
   }
 
  private:
-  // Passes of other processes and hosts may write beside this one.
+  // Passes of other processes and hosts may write concurrently.
   static std::string unique_name(const std::string& path) {
     char digits[17];
     std::snprintf(digits, sizeof(digits), "%016llx",
@@ -283,7 +281,7 @@ class CacheFileWriter final : public CacheWriter {
     try {
       file_.close();
     } catch (const std::exception&) {
-      // Nobody needs what could not be written.
+      // A cache that could not be written is not needed.
     }
   }
 
@@ -303,7 +301,7 @@ class FileStore final : public CacheStore {
   }
 
   std::unique_ptr<CacheReader> read() override {
-    std::error_code ignored;  // opening it says what is wrong
+    std::error_code ignored;  // opening the file reports the error
     if (std::filesystem::status(path_, ignored).type() == std::filesystem::file_type::not_found) {
       return nullptr;
     }
@@ -340,15 +338,15 @@ class CacheStream final : public ElementStream {
     try {
       has = input_->next(out);
     } catch (...) {
-      writer_.reset();  // the pass is not complete, even if it goes on
+      writer_.reset();  // the pass is not complete, even if it continues
       throw;
     }
     if (writer_ != nullptr) store(has, out);
     return has;
   }
 
-  // Elements that were stored so far are not part of a position: a pass that is restored in
-  // the midst of filling does not fill.
+  // Elements stored so far are not part of a position: a pass that is restored while filling the
+  // cache does not fill it.
   void save(StateWriter& state) override {
     if (error_ != nullptr) std::rethrow_exception(error_);
     begin();
@@ -374,7 +372,7 @@ class CacheStream final : public ElementStream {
     if (reader_ != nullptr) {
       reader_->seek(index, offset);
     } else {
-      skip(index);  // the cache is gone: this pass makes it again
+      skip(index);  // the cache is gone, so this pass rebuilds it
     }
   }
 
@@ -410,14 +408,14 @@ class CacheStream final : public ElementStream {
   const std::shared_ptr<CacheStore> store_;
   const Make make_input_;
   std::unique_ptr<CacheReader> reader_;
-  std::unique_ptr<CacheWriter> writer_;   // while the pass is whole
-  std::unique_ptr<ElementStream> input_;  // unless there is a reader
+  std::unique_ptr<CacheWriter> writer_;   // null once the pass is incomplete
+  std::unique_ptr<ElementStream> input_;  // null if there is a reader
   std::exception_ptr error_;
 };
 
 class CacheNode final : public Node {
  public:
-  // An empty path stands for memory.
+  // An empty path means memory.
   CacheNode(NodePtr from, std::string path) : Node({std::move(from)}), path_(std::move(path)) {
     if (path_.empty()) {
       store_ = std::make_shared<MemoryStore>();
@@ -427,7 +425,7 @@ class CacheNode final : public Node {
   }
 
   std::string_view name() const override { return "cache"; }
-  // Other inputs have other elements, so the store is a new one.
+  // Different inputs have different elements, so the store is new.
   NodePtr with_inputs(std::vector<NodePtr> inputs) const override {
     return std::make_shared<CacheNode>(std::move(inputs[0]), path_);
   }

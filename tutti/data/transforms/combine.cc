@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transforms that put elements or datasets together: zip, concatenate, enumerate,
-// flat_map; and with_options.
+// Transforms that combine elements or datasets: zip, concatenate, enumerate, flat_map; and
+// with_options.
 
 #include <algorithm>
 #include <utility>
@@ -109,7 +109,7 @@ class ConcatenateStream final : public ElementStream {
     }
     return skipped;
   }
-  // All of them: those that are not being read have drawn the orders of their shuffles too.
+  // Saves all inputs: even those that are not being read have drawn the orders of their shuffles.
   void save(StateWriter& state) override {
     state.tag("concatenate");
     state.number(static_cast<int64_t>(current_));
@@ -229,7 +229,7 @@ class FlatMapStream final : public ElementStream {
       begin_inner(opened_++);
     }
   }
-  // The element whose dataset is being read is kept, and its dataset made again.
+  // Saves the element whose dataset is being read; restoring recreates the dataset.
   void save(StateWriter& state) override {
     state.tag("flat_map");
     passes_.save(state);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// interleave: several datasets are open at once and give elements in turn. The consumer
-// alone moves over the cycle, so that the order does not depend on threads; reading an
-// element of an open dataset and opening the next one are pieces of work, which the
-// consumer does itself when it needs them, or threads do ahead of it.
+// interleave: several datasets are open at a time and provide elements in turn. Only the consumer
+// advances the cycle, so the order does not depend on threads. Reading an element of an open
+// dataset and opening the next one are units of work, which the consumer does itself when it needs
+// them, or threads do ahead of it.
 
 #include <algorithm>
 #include <deque>
@@ -26,13 +26,13 @@ constexpr int64_t kMaxCycle = 1 << 16;
 // belongs to the mutex of the InterleaveStream.
 struct Source {
   int64_t number = 0;
-  Element element = {};  // of the input
+  Element element = {};  // the input element that it was opened for
   NodePtr node = nullptr;
   std::unique_ptr<Iteration> iteration = nullptr;
   std::unique_ptr<ElementStream> stream = nullptr;
   std::deque<Element> buffer = {};
   bool busy = false;
-  bool ended = false;  // nothing comes after the buffer, except the error
+  bool ended = false;  // nothing follows the buffer, except the error
   std::exception_ptr error = nullptr;
 };
 using SourcePtr = std::shared_ptr<Source>;
@@ -45,9 +45,9 @@ class InterleaveStream final : public ElementStream {
         fn_(fn),
         passes_(passes),
         block_length_(options.block_length),
-        threads_(options.num_parallel_calls == kAutoParallel ? usable_cores()
-                                                             : options.num_parallel_calls),
-        ordered_(options.ordered || threads_ == 0),
+        num_threads_(options.num_parallel_calls == kAutoParallel ? usable_cores()
+                                                                 : options.num_parallel_calls),
+        ordered_(options.ordered || num_threads_ == 0),
         capacity_(static_cast<size_t>(
             std::clamp<int64_t>(2 * std::min<int64_t>(block_length_, 8), 2, 16))),
         slots_(static_cast<size_t>(options.cycle_length)) {}
@@ -59,7 +59,7 @@ class InterleaveStream final : public ElementStream {
       room_.notify_all();
       changed_.notify_all();
     }
-    workers_.clear();  // joins
+    threads_.clear();  // joins
   }
 
   bool next(Element& out) override {
@@ -79,7 +79,7 @@ class InterleaveStream final : public ElementStream {
         mutex_.unlock();
         return outcome == Outcome::kElement;
       }
-      if (threads_ > 0) {
+      if (num_threads_ > 0) {
         changed_.wait(mutex_);
         continue;
       }
@@ -91,8 +91,8 @@ class InterleaveStream final : public ElementStream {
     }
   }
 
-  // What was read ahead is part of the position; datasets that are still read are made again
-  // out of their elements of the input.
+  // Elements that were read ahead are part of the position; restoring recreates open datasets from
+  // their input elements.
   void save(StateWriter& state) override {
     const MutexLock lock(mutex_);
     if (error_ != nullptr) std::rethrow_exception(error_);
@@ -113,21 +113,21 @@ class InterleaveStream final : public ElementStream {
     state.number(static_cast<int64_t>(futures_.size()));
     for (const SourcePtr& source : futures_) save_source(*source, state);
     state.number(input_ended_ ? 1 : 0);
-    input_->save(state);  // nobody reads it before this lock is released
+    input_->save(state);  // no thread reads it before this lock is released
   }
 
   void restore(StateReader& state) override {
     const MutexLock lock(mutex_);
-    TUTTI_CHECK(workers_.empty());
+    TUTTI_CHECK(threads_.empty());
     state.tag("interleave");
     passes_.restore(state);
     opened_ = state.count(INT64_MAX);
     const int64_t length = state.count(kMaxCycle);
     if (length != static_cast<int64_t>(slots_.size())) {
       throw Error(ErrorCode::kDataLoss,
-                  message("Iterator::restore: the position belongs to another pipeline: its "
+                  message("Iterator::restore: the position belongs to a different pipeline: its "
                           "interleave has a cycle_length of ",
-                          length, ", and that of this one is ", slots_.size(), "."));
+                          length, ", this one has ", slots_.size(), "."));
     }
     cycle_ = static_cast<size_t>(state.count(length - 1));
     block_ = state.count(block_length_ - 1);
@@ -158,7 +158,7 @@ class InterleaveStream final : public ElementStream {
           return Outcome::kWait;
         }
         close_slot(slot);
-        end_block();  // the slot gets a new dataset when its turn comes again
+        end_block();  // the slot gets a new dataset at its next turn
       } else if (!futures_.empty()) {
         fill_slot(slot);
       } else if (!input_ended_) {
@@ -228,12 +228,12 @@ class InterleaveStream final : public ElementStream {
            static_cast<size_t>(std::count(slots_.begin(), slots_.end(), nullptr));
   }
 
-  // ---- pieces of work: reading a source, or opening the next one (null)
+  // ---- units of work: reading a source, or opening the next one (null)
 
   void start() {
-    for (int i = static_cast<int>(workers_.size()); i < threads_; ++i) {
-      workers_.push_back(std::make_unique<Thread>("tutti/interleave", [this] {
-        const TorchThreadsScope one_thread(1);  // the workers are the parallelism
+    for (int i = static_cast<int>(threads_.size()); i < num_threads_; ++i) {
+      threads_.push_back(std::make_unique<Thread>("tutti/interleave", [this] {
+        const TorchThreadsScope one_thread(1);  // the parallelism is across these threads
         SourcePtr source;
         while (wait_for_work(source)) work_on(source);
       }));
@@ -248,8 +248,8 @@ class InterleaveStream final : public ElementStream {
     return true;
   }
 
-  // The emptiest buffer first, beginning where the consumer is; a new dataset when no buffer
-  // is empty.
+  // Chooses the emptiest buffer, searching from the consumer's position; opens a new dataset if no
+  // buffer is empty.
   bool choose(SourcePtr& source) const TUTTI_REQUIRES(mutex_) {
     source = nullptr;
     const auto consider = [&](const SourcePtr& each) {
@@ -260,7 +260,7 @@ class InterleaveStream final : public ElementStream {
     for (const SourcePtr& each : futures_) consider(each);
     if (source != nullptr && source->buffer.empty()) return true;
     if (!input_ended_ && !input_busy_ &&
-        open_sources() < slots_.size() + static_cast<size_t>(threads_)) {
+        open_sources() < slots_.size() + static_cast<size_t>(num_threads_)) {
       source = nullptr;
       return true;
     }
@@ -377,7 +377,7 @@ class InterleaveStream final : public ElementStream {
   const ExpandFn& fn_;
   InnerPasses passes_;
   const int64_t block_length_;
-  const int threads_;
+  const int num_threads_;
   const bool ordered_;
   const size_t capacity_;  // of a buffer
 
@@ -385,10 +385,10 @@ class InterleaveStream final : public ElementStream {
   CondVar room_;                                            // there is work
   CondVar changed_;                                         // work was done
   std::vector<SourcePtr> slots_ TUTTI_GUARDED_BY(mutex_);   // the cycle
-  std::deque<SourcePtr> futures_ TUTTI_GUARDED_BY(mutex_);  // opened before there is a slot
+  std::deque<SourcePtr> futures_ TUTTI_GUARDED_BY(mutex_);  // opened before a slot is free
   size_t cycle_ TUTTI_GUARDED_BY(mutex_) = 0;
   int64_t block_ TUTTI_GUARDED_BY(mutex_) = 0;  // elements delivered from this slot in its turn
-  SourcePtr needed_ TUTTI_GUARDED_BY(mutex_);   // by the consumer, which waits
+  SourcePtr needed_ TUTTI_GUARDED_BY(mutex_);   // the source the consumer waits for
   std::exception_ptr error_ TUTTI_GUARDED_BY(mutex_);
   int64_t opened_ TUTTI_GUARDED_BY(mutex_) = 0;
   int busy_ TUTTI_GUARDED_BY(mutex_) = 0;
@@ -396,7 +396,7 @@ class InterleaveStream final : public ElementStream {
   bool input_ended_ TUTTI_GUARDED_BY(mutex_) = false;
   bool paused_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::vector<std::unique_ptr<Thread>> workers_;  // last: they use all the above
+  std::vector<std::unique_ptr<Thread>> threads_;  // last: they use all the above
 };
 
 class InterleaveNode final : public Node {

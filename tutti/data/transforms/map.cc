@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// map and filter. With threads, each worker reserves a place and takes the next run of
-// elements of the input in one step, calls the function outside of all locks, and puts the
-// results into its place. They are delivered in the order of the places, or as they get ready.
+// map and filter. With threads, each thread reserves a place and takes the next run of input
+// elements in one step, calls the function outside of all locks, and puts the results into its
+// place. They are delivered in the order of the places, or as they get ready.
 
 #include <algorithm>
 #include <atomic>
@@ -24,8 +24,8 @@
 namespace tutti::data {
 namespace {
 
-// The exception under way, which a function of the program threw, with the stage and the element.
-// Its type stays; where nothing can be added to it, the log has the place.
+// The current exception of a function of the program, extended by the stage and the element. It
+// keeps its type; if nothing can be added to it, the place is logged.
 std::exception_ptr with_element(const char* stage, int64_t element, bool is_restored) {
   const auto where = [&] {
     return message("in ", stage, ", element ", element, " of its input, counted from ",
@@ -90,8 +90,8 @@ class MapStream final : public ElementStream {
   bool is_restored_ = false;
 };
 
-// Handing an element from thread to thread costs more than a small function, so workers take
-// runs of elements: as many as keep them busy for about this long.
+// Handing an element from thread to thread costs more than a small function, so threads take runs
+// of elements: as many as keep them busy for about this long.
 constexpr std::chrono::microseconds kRunTime{1000};
 constexpr size_t kLongestRun = 1024;
 
@@ -102,7 +102,7 @@ class ParallelMapStream final : public ElementStream {
       : input_(std::move(input)),
         fn_(fn),
         stage_(stage),
-        threads_(threads),
+        num_threads_(threads),
         ordered_(ordered),
         longest_run_(may_wait ? 1 : kLongestRun),
         capacity_(2 * static_cast<size_t>(threads)) {}
@@ -114,7 +114,7 @@ class ParallelMapStream final : public ElementStream {
       stopping_ = true;
       room_.notify_all();
     }
-    workers_.clear();  // joins
+    threads_.clear();  // joins
   }
 
   bool next(Element& out) override {
@@ -126,7 +126,7 @@ class ParallelMapStream final : public ElementStream {
     return true;
   }
 
-  // Results that wait for the consumer are part of the position; those in work are awaited.
+  // Results that wait for the consumer are part of the position; pending ones are awaited.
   void save(StateWriter& state) override {
     const MutexLock lock(mutex_);
     paused_ = true;
@@ -148,12 +148,12 @@ class ParallelMapStream final : public ElementStream {
       for (const Element& element : run.elements) state.element(element);
     }
     state.number(ended_ ? 1 : 0);
-    input_->save(state);  // no worker reads it before this lock is released
+    input_->save(state);  // no thread reads it before this lock is released
   }
 
   void restore(StateReader& state) override {
     const MutexLock lock(mutex_);
-    TUTTI_CHECK(workers_.empty());
+    TUTTI_CHECK(threads_.empty());
     state.tag("map");
     const int64_t size = state.count(INT32_MAX);
     for (int64_t i = 0; i < size; ++i) taken_.push_back(state.element());
@@ -166,13 +166,13 @@ class ParallelMapStream final : public ElementStream {
   struct Run {
     bool ready = false;
     std::vector<Element> elements = {};
-    std::exception_ptr error = nullptr;  // of the element after these
+    std::exception_ptr error = nullptr;  // error of the element after these
   };
   using RunPtr = std::list<Run>::iterator;
 
   void start() {
-    for (int i = static_cast<int>(workers_.size()); i < threads_; ++i) {
-      workers_.push_back(std::make_unique<Thread>("tutti/map", [this] { work(); }));
+    for (int i = static_cast<int>(threads_.size()); i < num_threads_; ++i) {
+      threads_.push_back(std::make_unique<Thread>("tutti/map", [this] { work(); }));
     }
   }
 
@@ -188,11 +188,11 @@ class ParallelMapStream final : public ElementStream {
   }
   void notify_consumer() TUTTI_REQUIRES(mutex_) {
     if (!consumer_waits_) return;
-    consumer_waits_ = false;  // it is on its way
+    consumer_waits_ = false;  // its run is ready
     changed_.notify_all();
   }
 
-  // Waits for results; false when there are no more.
+  // Waits for results; false if there are no more.
   bool take_run() {
     start();
     const MutexLock lock(mutex_);
@@ -201,10 +201,10 @@ class ParallelMapStream final : public ElementStream {
       if (ready != runs_.end()) {
         taken_ = std::move(ready->elements);
         next_ = 0;
-        error_ = ready->error;  // stays: it is everybody's from now on
+        error_ = ready->error;  // remains for all later calls
         runs_.erase(ready);
         if (error_ != nullptr) stopping_ = true;
-        if (error_ != nullptr || (workers_wait_ && 2 * runs_.size() <= capacity_))
+        if (error_ != nullptr || (threads_wait_ && 2 * runs_.size() <= capacity_))
           room_.notify_all();
         return true;
       }
@@ -214,7 +214,7 @@ class ParallelMapStream final : public ElementStream {
   }
 
   void work() {
-    const TorchThreadsScope one_thread(1);  // the workers are the parallelism
+    const TorchThreadsScope one_thread(1);  // the parallelism is across these threads
     RunPtr run;
     std::vector<Element> elements;
     while (true) {
@@ -251,13 +251,13 @@ class ParallelMapStream final : public ElementStream {
       run->elements.swap(elements);
       run->error = error;
       run->ready = true;
-      if (error != nullptr) ended_ = true;  // nothing after an error is of use
+      if (error != nullptr) ended_ = true;  // nothing after an error is needed
       notify_consumer();
     }
   }
 
-  // The function of all elements, or of those before the first error; `first` is the number of
-  // the first.
+  // Applies the function to all elements, or to those before the first error; `first` is the number
+  // of the first one.
   void call(std::vector<Element>& elements, int64_t first, std::exception_ptr& error) {
     const auto begin = std::chrono::steady_clock::now();
     size_t done = 0;
@@ -273,7 +273,7 @@ class ParallelMapStream final : public ElementStream {
     elements.resize(done);
   }
 
-  // Longer runs only for a consumer that has to wait.
+  // Lengthens runs only while the consumer has to wait.
   void adapt(std::chrono::steady_clock::duration took) TUTTI_REQUIRES(mutex_) {
     const size_t length = run_length_.load(std::memory_order_relaxed);
     if (consumer_waits_ && took < kRunTime / 2) {
@@ -283,13 +283,13 @@ class ParallelMapStream final : public ElementStream {
     }
   }
 
-  // Waits for room; false when there is nothing more to do.
+  // Waits for room; false if there is nothing more to do.
   bool reserve(RunPtr& run) {
     const MutexLock lock(mutex_);
     while (!stopping_ && !ended_ && (paused_ || runs_.size() >= capacity_)) {
-      workers_wait_ = true;
+      threads_wait_ = true;
       room_.wait(mutex_);
-      workers_wait_ = false;  // only one at a time waits here, behind input_mutex_
+      threads_wait_ = false;  // input_mutex_ admits one waiting thread at a time
     }
     if (stopping_ || ended_) return false;
     run = runs_.emplace(runs_.end());
@@ -310,17 +310,17 @@ class ParallelMapStream final : public ElementStream {
   Mutex input_mutex_;  // taken before mutex_
   std::unique_ptr<ElementStream> input_;
   int64_t pulled_ TUTTI_GUARDED_BY(input_mutex_) = 0;
-  bool is_restored_ = false;  // before there are workers
+  bool is_restored_ = false;  // set before the threads start
   const ElementFn& fn_;
   Iteration::Stage& stage_;
-  const int threads_;
+  const int num_threads_;
   const bool ordered_;
   const size_t longest_run_;
   const size_t capacity_;  // in runs
   std::atomic<size_t> run_length_{1};
-  std::atomic<bool> dropped_{false};  // a run is not worth finishing
+  std::atomic<bool> dropped_{false};  // unfinished runs are abandoned
 
-  // The consumer's: results that it took and has not delivered yet.
+  // Used by the consumer: results that it took and has not delivered yet.
   std::vector<Element> taken_;
   size_t next_ = 0;
   std::exception_ptr error_;
@@ -333,8 +333,8 @@ class ParallelMapStream final : public ElementStream {
   bool paused_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   bool consumer_waits_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool workers_wait_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::vector<std::unique_ptr<Thread>> workers_;  // last: they use all the above
+  bool threads_wait_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Thread>> threads_;  // last: they use all the above
 };
 
 class MapNode final : public Node {

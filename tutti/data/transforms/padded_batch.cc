@@ -34,12 +34,13 @@ void check_leaves(const PaddedBatchOptions& options, size_t leaves) {
   const size_t shapes = options.padded_shapes.size();
   const size_t values = options.padding_values.size();
   if (shapes != 0 && shapes != leaves) {
-    refuse_padding(message("there are ", shapes, " padded_shapes, but elements have ", leaves,
-                           " leaves. Give a shape for each, {} for numbers and strings, or none."));
+    refuse_padding(
+        message("there are ", shapes, " padded_shapes, but elements have ", leaves,
+                " leaves. Give one shape per leaf ({} for numbers and strings), or none."));
   }
   if (values > 1 && values != leaves) {
     refuse_padding(message("there are ", values, " padding_values, but elements have ", leaves,
-                           " leaves. Give a value for each, one for all, or none."));
+                           " leaves. Give one value per leaf, one for all, or none."));
   }
 }
 
@@ -51,14 +52,13 @@ class Padder {
     const size_t leaves = elements[0].values.size();
     for (size_t i = 1; i < elements.size(); ++i) {
       if (elements[i].values.size() != leaves || elements[i].structure != elements[0].structure) {
-        refuse_padding(
-            message("element ", i,
-                    " of the batch has other lengths, keys or empty optionals than the first. "
-                    "Make them alike in map()."));
+        refuse_padding(message("element ", i,
+                               " of the batch differs from the first in its lengths, keys or empty "
+                               "optionals. Make all elements the same in map()."));
       }
     }
     check_leaves(options_, leaves);
-    // Numbers and strings are left to batch_elements, tensors replaced by a number for it.
+    // batch_elements handles numbers and strings; a number stands in for each tensor.
     std::vector<std::pair<size_t, at::Tensor>> padded;
     for (size_t leaf = 0; leaf < leaves; ++leaf) {
       if (std::holds_alternative<at::Tensor>(elements[0].values[leaf])) {
@@ -66,11 +66,12 @@ class Padder {
         for (Element& each : elements) each.values[leaf] = Number();
       } else if (std::holds_alternative<std::vector<std::string>>(elements[0].values[leaf])) {
         refuse_padding(0, leaf,
-                       "is a vector of strings already, and there are no vectors of those.");
+                       "is already a vector of strings, and vectors of those are not supported.");
       } else if (!options_.padded_shapes.empty() && !options_.padded_shapes[leaf].empty()) {
-        refuse_padding(0, leaf,
-                       message("is no tensor, but its padded shape is ",
-                               shape_text(options_.padded_shapes[leaf]), ". Give {}."));
+        refuse_padding(
+            0, leaf,
+            message("is not a tensor, but its padded shape is ",
+                    shape_text(options_.padded_shapes[leaf]), ". Give {} as its padded shape."));
       }
     }
     Element batch = batch_elements(elements);
@@ -109,7 +110,7 @@ class Padder {
       if (each.scalar_type() != first.scalar_type()) {
         refuse_padding(i, leaf,
                        message("is ", describe(each), ", but the first element has ",
-                               describe(first), ". Make the dtypes alike in map()."));
+                               describe(first), ". Convert all elements to one dtype in map()."));
       }
       if (each.dim() != static_cast<int64_t>(wanted.size())) {
         refuse_padding(
@@ -118,17 +119,17 @@ class Padder {
                 ? message("is ", describe(each), ", but the first element has ", describe(first),
                           ". Only sizes may differ; use map() to reshape.")
                 : message("is ", describe(each), ", but its padded shape ", shape_text(wanted),
-                          " has another number of dimensions."));
+                          " has a different number of dimensions."));
       }
       for (size_t d = 0; d < wanted.size(); ++d) {
         const int64_t size = each.size(static_cast<int64_t>(d));
         if (wanted[d] == -1) {
           shape[d] = std::max(shape[d], size);
         } else if (size > wanted[d]) {
-          refuse_padding(
-              i, leaf,
-              message("is ", describe(each), ", which does not fit into the padded shape ",
-                      shape_text(wanted), ". Give a larger one, -1, or cut the tensor in map()."));
+          refuse_padding(i, leaf,
+                         message("is ", describe(each), ", which does not fit in the padded shape ",
+                                 shape_text(wanted),
+                                 ". Give a larger shape or -1, or truncate the tensor in map()."));
         }
       }
     }
@@ -144,7 +145,7 @@ class Padder {
         (value.isComplex() && !tensor.is_complex())) {
       refuse_padding(0, leaf,
                      message("is ", describe(tensor), ", which cannot hold its padding value ",
-                             value, ". Give one of the tensor's kind."));
+                             value, ". Give a value that its dtype can represent."));
     }
     return value;
   }

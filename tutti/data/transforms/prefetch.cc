@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// prefetch: a thread that stays up to n elements ahead of the consumer.
+// prefetch: a dedicated thread that reads up to n elements ahead of the consumer.
 
 #include <deque>
 #include <utility>
@@ -60,7 +60,7 @@ class PrefetchNode final : public Node {
     return std::make_unique<PrefetchStream>(input().iterate(iteration),
                                             static_cast<size_t>(buffer_size_));
   }
-  // Whoever asks for indices stays ahead on a thread of their own.
+  // Readers of indices read ahead on their own thread.
   const Node* batched_rows() const override { return input().batched_rows(); }
   std::unique_ptr<IndexBatchStream> iterate_index_batches(Iteration& iteration) const override {
     return input().iterate_index_batches(iteration);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// New batches out of batches. rebatch cuts the stream of rows anew, without regard to
-// where batches ended; split cuts each batch into a fixed number of pieces.
+// Transforms that recut batches. rebatch recuts the stream of rows regardless of where batches
+// ended; split cuts each batch into a fixed number of pieces.
 
 #include <algorithm>
 #include <deque>
@@ -21,7 +21,7 @@ class RebatchStream final : public ElementStream {
 
   bool next(Element& out) override {
     const int64_t wanted = sizes_[next_size_];
-    // Also for an empty batch: at the end of the input there are none.
+    // An empty batch needs input, too: at its end there are no more batches.
     while (rows_ < std::max<int64_t>(wanted, 1) && fetch()) {
     }
     if (parts_.empty()) return false;
@@ -63,7 +63,7 @@ class RebatchStream final : public ElementStream {
     return false;
   }
 
-  // The next `wanted` rows, which are there.
+  // Returns the next `wanted` rows, which must have been fetched.
   Element take(int64_t wanted) {
     if (wanted == 0) return slice_batch(parts_.front(), 0, 0);
     std::vector<Element> taken;
@@ -188,7 +188,7 @@ std::pair<int64_t, int64_t> piece_of(int64_t rows, int64_t pieces, int64_t piece
     return {std::min(rows, piece * interval), std::min(rows, (piece + 1) * interval)};
   }
   const int64_t small = rows / pieces;
-  const int64_t larger = rows % pieces;  // pieces with one row more
+  const int64_t larger = rows % pieces;  // pieces with an extra row
   const int64_t begin = piece * small + std::min(piece, larger);
   return {begin, begin + small + (piece < larger ? 1 : 0)};
 }
@@ -212,7 +212,8 @@ NodePtr make_rebatch(NodePtr input, std::vector<int64_t> sizes, bool drop_remain
   }
   if (sum == 0) {
     throw Error(ErrorCode::kInvalidArgument,
-                "Dataset::rebatch: there must be a size above 0, or it would never end.");
+                "Dataset::rebatch: no size is above 0. Give at least one positive size, or the "
+                "dataset would never end.");
   }
   return std::make_shared<RebatchNode>(std::move(input), std::move(sizes), drop_remainder);
 }

@@ -43,7 +43,7 @@ class SampleStream final : public ElementStream {
     state.number(static_cast<int64_t>(inputs_.size()));
     for (size_t i = 0; i < inputs_.size(); ++i) {
       state.number(weights_[i] > 0 ? 1 : 0);
-      inputs_[i]->save(state);  // also one that has ended: its shuffles have drawn their orders
+      inputs_[i]->save(state);  // even if it has ended: its shuffles have drawn their orders
     }
   }
 
@@ -55,9 +55,9 @@ class SampleStream final : public ElementStream {
     const int64_t inputs = state.count(INT32_MAX);
     if (inputs != static_cast<int64_t>(inputs_.size())) {
       throw Error(ErrorCode::kDataLoss,
-                  message("Iterator::restore: the position belongs to another pipeline: its "
+                  message("Iterator::restore: the position belongs to a different pipeline: its "
                           "sample_from_datasets has ",
-                          inputs, " datasets, and that of this one has ", inputs_.size(), "."));
+                          inputs, " datasets, this one has ", inputs_.size(), "."));
     }
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (state.count(1) == 0) weights_[i] = 0;
@@ -66,7 +66,7 @@ class SampleStream final : public ElementStream {
   }
 
  private:
-  // False when all have ended.
+  // Returns false if all datasets have ended.
   bool draw(size_t& drawn) {
     double sum = 0;
     for (const double weight : weights_) sum += weight;
@@ -74,7 +74,7 @@ class SampleStream final : public ElementStream {
     double left = random_.uniform() * sum;
     for (size_t i = 0; i < weights_.size(); ++i) {
       if (weights_[i] <= 0) continue;
-      drawn = i;  // the last one too when rounding leaves something over
+      drawn = i;  // rounding may leave a remainder to the last one
       left -= weights_[i];
       if (left < 0) break;
     }
@@ -90,7 +90,7 @@ class SampleStream final : public ElementStream {
   }
 
   std::vector<std::unique_ptr<ElementStream>> inputs_;
-  std::vector<double> weights_;  // 0: has ended
+  std::vector<double> weights_;  // 0 once a dataset has ended
   const bool stop_on_empty_;
   Iteration::Order order_;
   Restored restored_;
@@ -162,7 +162,7 @@ NodePtr make_sample(std::vector<NodePtr> inputs, std::vector<double> weights,
   if (weights.empty()) weights.assign(inputs.size(), 1.0);
   if (weights.size() != inputs.size()) {
     refuse(message("there are ", weights.size(), " weights for ", inputs.size(),
-                   " datasets. Give one for each, or none."));
+                   " datasets. Give one weight per dataset, or none."));
   }
   double sum = 0;
   for (size_t i = 0; i < weights.size(); ++i) {

@@ -153,7 +153,7 @@ class ShardStream final : public Stream<Token> {
   }
 
   std::unique_ptr<Stream<Token>> input_;
-  int64_t before_;  // elements of others before the next one
+  int64_t before_;  // elements of other shards before the next one
   int64_t num_shards_;
 };
 
@@ -193,13 +193,13 @@ class ShardNode final : public TokenNode<ShardNode> {
   int64_t index_;
 };
 
-// A pass over the input after the other. A pass without elements ends it.
+// Runs one pass over the input after the other. A pass without elements ends it.
 template <class Token>
 class RepeatStream final : public Stream<Token> {
  public:
   using Make = std::function<std::unique_ptr<Stream<Token>>(Iteration&)>;
 
-  // The first pass begins at once: what it drew belongs to the position.
+  // The first pass begins immediately, because what it draws is part of the position.
   RepeatStream(Make make, int64_t count, const InnerPasses& passes)
       : make_(std::move(make)), passes_(passes), left_(count) {
     begin_pass();
@@ -241,7 +241,7 @@ class RepeatStream final : public Stream<Token> {
     number_ = state.count(INT64_MAX);
     empty_ = state.count(1) == 1;
     const bool reading = state.count(1) == 1;
-    // The first pass is the one that the constructor has begun.
+    // The constructor has already begun the first pass.
     if (number_ == 0 && reading) {
       input_->restore(state);
       return;
@@ -323,21 +323,22 @@ NodePtr make_take(NodePtr input, int64_t count) {
 NodePtr make_skip(NodePtr input, int64_t count) {
   if (count < -1)
     refuse("skip", message("the count is ", count, "; it must be 0 or more, or -1 for all."));
-  if (count == -1) return make_take(std::move(input), 0);  // also of an infinite dataset
+  if (count == -1) return make_take(std::move(input), 0);  // empty even for an infinite dataset
   return std::make_shared<SkipNode>(std::move(input), count);
 }
 
 NodePtr make_shard(NodePtr input, int64_t num_shards, int64_t index) {
   if (num_shards != kShardHint && (num_shards < 1 || index < 0 || index >= num_shards)) {
     refuse("shard", message("there is no shard ", index, " of ", num_shards,
-                            "; the index must lie between 0 and the number of shards less 1."));
+                            "; the index must be at least 0 and less than the number of shards."));
   }
   return std::make_shared<ShardNode>(std::move(input), num_shards, index);
 }
 
 NodePtr make_repeat(NodePtr input, int64_t count) {
   if (count < -1)
-    refuse("repeat", message("the count is ", count, "; it must be 0 or more, or -1 for ever."));
+    refuse("repeat",
+           message("the count is ", count, "; it must be 0 or more, or -1 to repeat forever."));
   return std::make_shared<RepeatNode>(std::move(input), count, make_pass_counter());
 }
 

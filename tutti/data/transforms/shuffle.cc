@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shuffle: a buffer of elements, or of indices, out of which one is drawn at random.
+// shuffle: a buffer of elements or indices from which one is drawn at random.
 
 #include <algorithm>
 #include <atomic>
@@ -77,7 +77,7 @@ class ShuffleStream final : public Stream<Token> {
     const bool stores = bytes <= max_saved_bytes_;
     state.number(stores ? 1 : 0);
     if (!stores) return;
-    // Without the draws that were made ahead: they are made again.
+    // The state before the draws that were made ahead, which are repeated.
     Random random = random_;
     if (next_draw_ < draws_.size()) {
       random = before_draws_;
@@ -128,9 +128,10 @@ class ShuffleStream final : public Stream<Token> {
     while (delivered_ < count && next(token)) {
     }
     if (delivered_ != count) {
-      throw Error(ErrorCode::kDataLoss, message("Iterator::restore: the position is after element ",
-                                                count, " of a shuffle, whose input ends after ",
-                                                delivered_, ". It has changed since."));
+      throw Error(ErrorCode::kDataLoss,
+                  message("Iterator::restore: the position is after element ", count,
+                          " of a shuffle, whose input ends after ", delivered_,
+                          ". The input has changed since the position was saved."));
     }
   }
 
@@ -160,7 +161,7 @@ class ShuffleStream final : public Stream<Token> {
   }
 
   std::unique_ptr<Stream<Token>> input_;
-  std::string beginning_;  // of the input: its own shuffles have drawn their orders
+  std::string beginning_;  // the first position of the input, with its orders
   const size_t capacity_;
   const bool reshuffle_;
   Iteration::Order order_;
@@ -201,7 +202,7 @@ class ShuffleNode final : public TokenNode<ShuffleNode> {
         [this, &iteration](const Iteration::Order& restored) {
           iteration.set_order(*this, restored, *passes_);
         },
-        // A replay would meet other elements.
+        // A replay would see different elements.
         comes_in_any_order(input()) ? INT64_MAX : options_.max_saved_bytes);
   }
 
@@ -218,7 +219,7 @@ NodePtr make_shuffle(NodePtr input, int64_t buffer_size, const ShuffleOptions& o
   if (buffer_size < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 message("Dataset::shuffle: buffer_size is ", buffer_size,
-                        "; it must be 1 or more. The larger it is, the better the mixing."));
+                        "; it must be 1 or more. The larger the buffer, the better the mixing."));
   }
   if (options.max_saved_bytes < 0) {
     throw Error(ErrorCode::kInvalidArgument,

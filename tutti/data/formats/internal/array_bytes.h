@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many bytes an array from a file takes; the file's word for its shape is not trusted.
+// How many bytes an array from a file takes; the shape in the file is not trusted.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace tutti::data {
 
-/// More dimensions than this are taken for damage.
+/// More dimensions than this count as damage.
 inline constexpr size_t kMaxDimensions = 64;
 
 /// The size of a dense array, or nullopt if it, or a stride of it, would overflow.

@@ -42,7 +42,7 @@ constexpr NpyType kNpyTypes[] = {
 at::ScalarType npy_dtype(std::string_view text, std::string_view name) {
   for (const NpyType& type : kNpyTypes) {
     if (type.text == text) return type.dtype;
-    // One byte has no order.
+    // The byte order of single bytes does not matter.
     if (type.text[0] == '|' && text.size() == 3 && type.text.substr(1) == text.substr(1)) {
       return type.dtype;
     }
@@ -129,9 +129,9 @@ bool parse_item(DictionaryParser& parser, NpyDictionary& items, std::string_view
   if (!key || !parser.accept(':')) return false;
   if (*key == "descr") {
     if (parser.accept('[')) {
-      throw_npy(ErrorCode::kUnimplemented, name,
-                "the array holds structures, which cannot be read. Save each field as an array of "
-                "its own.");
+      throw_npy(
+          ErrorCode::kUnimplemented, name,
+          "the array holds structures, which cannot be read. Save each field as a separate array.");
     }
     items.descr = parser.string();
     return items.descr.has_value();
@@ -171,14 +171,17 @@ NpyDictionary parse_dictionary(std::string_view text, std::string_view name) {
 
 NpyHeader parse_npy_header(std::string_view bytes, std::string_view name) {
   if (bytes.size() < 10 || bytes.substr(0, kNpyMagic.size()) != kNpyMagic) {
-    throw_npy(ErrorCode::kDataLoss, name,
-              message("this is no .npy file; expected the magic bytes \\x93NUMPY and a header, ",
-                      "found ", bytes.size(), " bytes of something else."));
+    throw_npy(
+        ErrorCode::kDataLoss, name,
+        message(
+            "this is not an .npy file; expected the magic bytes \\x93NUMPY and a header, found ",
+            bytes.size(), " bytes of something else."));
   }
   const int version = static_cast<uint8_t>(bytes[6]);
   if (version < 1 || version > 3) {
-    throw_npy(ErrorCode::kUnimplemented, name,
-              message("the file has version ", version, " of the format; 1, 2 and 3 are known."));
+    throw_npy(
+        ErrorCode::kUnimplemented, name,
+        message("the file has version ", version, " of the format; 1, 2 and 3 are supported."));
   }
   const size_t length_size = version == 1 ? 2 : 4;
   const size_t start = 8 + length_size;
@@ -214,7 +217,7 @@ std::string npy_header(at::ScalarType dtype, at::IntArrayRef shape) {
   if (shape.size() > 1) text.resize(text.size() - 2);
   if (shape.size() == 1) text.resize(text.size() - 1);
   text += "), }";
-  // The data begin at a multiple of 64, so that they can be used in mapped memory.
+  // The data begin at a multiple of 64, so that mapped memory is aligned.
   const bool is_long = text.size() + 1 + 63 > UINT16_MAX;
   const size_t start = is_long ? 12 : 10;
   text.append(63 - (start + text.size()) % 64, ' ');

@@ -22,14 +22,14 @@ struct NpyHeader {
   size_t data_offset = 0;
 };
 
-/// Reads the header at the start of `bytes`; `name` is the file in messages.
+/// Reads the header at the start of `bytes`; messages call the file `name`.
 NpyHeader parse_npy_header(std::string_view bytes, std::string_view name);
 
 /// The text before the data of an array in C order.
 std::string npy_header(at::ScalarType dtype, at::IntArrayRef shape);
 
-/// The array whose file is `bytes`. With an owner, the tensor lies in these bytes and keeps
-/// the owner, unless they are not aligned; without, it is a copy.
+/// The array whose file is `bytes`. With an owner, the tensor aliases the bytes and keeps the owner
+/// alive, unless they are misaligned; without one it is a copy.
 at::Tensor npy_tensor(std::string_view bytes, std::string_view name, std::shared_ptr<void> owner);
 
 }  // namespace tutti::data

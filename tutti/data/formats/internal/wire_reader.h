@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The wire format of protocol buffers: fields with a number and a wire type. Every read is
-// checked against the end; what does not fit is reported by `false` or by failed().
+// The wire format of protocol buffers: fields with a number and a wire type. Every read is checked
+// against the end; malformed bytes are reported by `false` or by failed().
 
 #pragma once
 
@@ -21,7 +21,7 @@ enum class WireType : uint8_t {
   kFixed32 = 5,
 };
 
-/// Goes over the fields of one message:
+/// Iterates over the fields of one message:
 ///
 ///   WireReader reader(message);
 ///   while (reader.next()) {
@@ -29,13 +29,13 @@ enum class WireType : uint8_t {
 ///   }
 ///   if (reader.failed()) ...
 ///
-/// After next() the whole field has been read: the views are of the message.
+/// After next() the whole field has been read; views point into the message.
 class WireReader {
  public:
   explicit WireReader(std::string_view message)
       : at_(message.data()), end_(message.data() + message.size()) {}
 
-  /// The next field; false at the end and when the bytes are no message.
+  /// The next field; false at the end and when the bytes are malformed.
   bool next() {
     if (at_ == end_ || failed_) return false;
     uint64_t tag = 0;
@@ -56,7 +56,7 @@ class WireReader {
   /// Where the next field begins.
   const char* position() const { return at_; }
 
-  /// Reads a varint of at most ten bytes; moves `at` behind it.
+  /// Reads a varint of at most ten bytes; moves `at` past it.
   static bool read_varint(const char*& at, const char* end, uint64_t& value) {
     if (at != end && static_cast<uint8_t>(*at) < 0x80) {
       value = static_cast<uint8_t>(*at++);
@@ -109,7 +109,7 @@ class WireReader {
     }
   }
 
-  // Groups are obsolete, but may come as unknown fields.
+  // Groups are obsolete, but may occur as unknown fields.
   bool skip_group(int depth) {
     const uint32_t group = number_;
     uint64_t tag = 0;
@@ -143,7 +143,7 @@ inline void append_varint(std::string& out, uint64_t value) {
   out += static_cast<char>(value);
 }
 
-/// A field of bytes: a string or a nested message.
+/// Appends a field of bytes: a string or a nested message.
 inline void append_field(std::string& out, uint32_t number, std::string_view bytes) {
   append_varint(out, (uint64_t{number} << 3) | static_cast<uint64_t>(WireType::kBytes));
   append_varint(out, bytes.size());
