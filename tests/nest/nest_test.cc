@@ -83,7 +83,7 @@ TEST(Nest, TuplesPairsAndArraysGoInOrder) {
   std::tuple<int, std::pair<float, double>, std::array<int, 3>> value{};
   auto& [a, b, c] = value;
   EXPECT_EQ(addresses(leaves_of(value)), (Addresses{&a, &b.first, &b.second, &c[0], &c[1], &c[2]}));
-  EXPECT_EQ(structure_of(value), "") << "the type fixes all of it";
+  EXPECT_EQ(structure_of(value), "") << "the type fixes the structure";
 }
 
 TEST(Nest, VectorsShowTheirLength) {
