@@ -589,7 +589,7 @@ TEST(FileSources, WorkersReadDifferentFiles) {
   }
   EXPECT_EQ(Strings(seen.begin(), seen.end()), all_of(tf_record(files)));
   const NodePtr table = csv<int64_t>(files, {0}).node();
-  const NodePtr none = table->with_files({});
+  const NodePtr none = table->traits().with_files({});
   EXPECT_EQ(none->name(), "csv");
   EXPECT_EQ(none->cardinality(), 0);
   EXPECT_TRUE(all_of(Dataset<std::tuple<int64_t>>(none)).empty());

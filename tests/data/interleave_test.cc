@@ -286,7 +286,7 @@ TEST(Interleave, RejectsInvalidOptions) {
   EXPECT_EQ(range(0).interleave(fn).cardinality(), 0);
   EXPECT_EQ(range(3).interleave(fn).cardinality(), kUnknown);
   EXPECT_TRUE(all_of(range(0).interleave(fn, {.num_parallel_calls = 2})).empty());
-  const NodePtr inner = range(3).interleave(fn).node()->expand(to_element<int64_t>(2));
+  const NodePtr inner = range(3).interleave(fn).node()->traits().expand(to_element<int64_t>(2));
   EXPECT_EQ(all_of(Dataset<int64_t>(inner)), (Values{0, 1}));
 }
 

@@ -29,7 +29,7 @@ NodePtr rewrite(const NodePtr& node, const F& fn) {
 
 NodePtr without_shuffles(const NodePtr& node) {
   return rewrite(node, [](const Node& each) -> NodePtr {
-    return each.reorders() ? without_shuffles(each.inputs()[0]) : nullptr;
+    return each.traits().reorders ? without_shuffles(each.inputs()[0]) : nullptr;
   });
 }
 
@@ -37,7 +37,8 @@ NodePtr without_shuffles(const NodePtr& node) {
 // without caches, which hold what one worker reads.
 NodePtr without_shuffles_and_caches(const NodePtr& node) {
   return rewrite(node, [](const Node& each) -> NodePtr {
-    const bool is_left_out = each.reorders() || each.keeps_elements();
+    const NodeTraits traits = each.traits();
+    const bool is_left_out = traits.reorders || traits.keeps_elements;
     return is_left_out ? without_shuffles_and_caches(each.inputs()[0]) : nullptr;
   });
 }
@@ -45,7 +46,7 @@ NodePtr without_shuffles_and_caches(const NodePtr& node) {
 // Workers that each keep a part of the same elements must have them in the same order.
 NodePtr in_fixed_order(const NodePtr& node) {
   return rewrite(node, [](const Node& each) -> NodePtr {
-    const NodePtr ordered = each.in_order();
+    const NodePtr ordered = each.traits().in_order;
     return ordered ? ordered->with_inputs({in_fixed_order(ordered->inputs()[0])}) : nullptr;
   });
 }
@@ -70,14 +71,15 @@ bool is_cheap(const Node& node) {
 // the first element; if it throws, it will throw again when the data are read. A node without
 // elements qualifies.
 bool expands_to_readers(const Node& node) {
-  if (!node.expands() || !is_cheap(*node.inputs()[0])) return false;
+  const NodeTraits traits = node.traits();
+  if (!traits.expand || !is_cheap(*node.inputs()[0])) return false;
   try {
     Iteration iteration;
     const NodePtr names = without_shuffles(node.inputs()[0]);
     Element first;
     if (!names->iterate(iteration)->next(first)) return true;
     Origins origins;
-    find_origins(*node.expand(first), origins);
+    find_origins(*traits.expand(first), origins);
     return !origins.others;
   } catch (...) {
     return false;
@@ -85,7 +87,7 @@ bool expands_to_readers(const Node& node) {
 }
 
 void find_origins(const Node& node, Origins& origins) {
-  if (node.files() != nullptr) {
+  if (node.traits().files != nullptr) {
     origins.readers.push_back(&node);
   } else if (expands_to_readers(node)) {
     origins.expanders.push_back(&node);
@@ -104,7 +106,7 @@ int64_t count_files(const Node& expander, int64_t most) {
 
 // If the shard came after a shuffle, the workers would no longer read disjoint sets of files.
 NodePtr shard_below_shuffles(const NodePtr& node, const ShardRequest& request) {
-  if (node->reorders()) {
+  if (node->traits().reorders) {
     return node->with_inputs({shard_below_shuffles(node->inputs()[0], request)});
   }
   return make_shard(in_fixed_order(node), request.num_workers, request.worker);
@@ -112,14 +114,14 @@ NodePtr shard_below_shuffles(const NodePtr& node, const ShardRequest& request) {
 
 NodePtr keep_own_files(const NodePtr& node, const Origins& origins, const ShardRequest& request) {
   return rewrite(node, [&](const Node& each) -> NodePtr {
-    if (const std::vector<std::string>* files = each.files()) {
+    if (const NodeTraits traits = each.traits(); traits.files != nullptr) {
       std::vector<std::string> own;
-      for (size_t i = 0; i < files->size(); ++i) {
+      for (size_t i = 0; i < traits.files->size(); ++i) {
         if (static_cast<int64_t>(i) % request.num_workers == request.worker) {
-          own.push_back((*files)[i]);
+          own.push_back((*traits.files)[i]);
         }
       }
-      return each.with_files(std::move(own));
+      return traits.with_files(std::move(own));
     }
     if (std::find(origins.expanders.begin(), origins.expanders.end(), &each) !=
         origins.expanders.end()) {
@@ -254,7 +256,7 @@ class Sharder {
     int64_t fewest = request_.num_workers;
     int64_t files = 0;
     for (const Node* reader : origins.readers) {
-      const auto here = static_cast<int64_t>(reader->files()->size());
+      const auto here = static_cast<int64_t>(reader->traits().files->size());
       if (here > 0) fewest = std::min(fewest, here);
       files += here;
     }
@@ -291,8 +293,9 @@ class Sharder {
     size_t count = 0;
     std::string first;
     for (const Node* reader : origins.readers) {
-      if (count == 0 && !reader->files()->empty()) first = reader->files()->front();
-      count += reader->files()->size();
+      const std::vector<std::string>& files = *reader->traits().files;
+      if (count == 0 && !files.empty()) first = files.front();
+      count += files.size();
     }
     return message(count, count == 1 ? " of them, " : " of them, the first being ", first);
   }
@@ -338,7 +341,7 @@ class Sharder {
 
   NodePtr fill_in_hints(const NodePtr& node) const {
     return rewrite(node, [&](const Node& each) -> NodePtr {
-      if (!each.is_shard_hint()) return nullptr;
+      if (!each.traits().is_shard_hint) return nullptr;
       return make_shard(in_fixed_order(fill_in_hints(each.inputs()[0])), request_.num_workers,
                         request_.worker);
     });

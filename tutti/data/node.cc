@@ -105,12 +105,8 @@ std::unique_ptr<IndexBatchStream> Node::iterate_index_batches(Iteration&) const 
 }
 
 bool Node::may_wait() const {
-  return std::any_of(inputs_.begin(), inputs_.end(),
-                     [](const NodePtr& each) { return each->may_wait(); });
-}
-
-NodePtr Node::with_files(std::vector<std::string>) const {
-  throw Error(ErrorCode::kInternal, message("Node ", name(), " has no files; please report."));
+  return traits().may_wait || std::any_of(inputs_.begin(), inputs_.end(),
+                                          [](const NodePtr& each) { return each->may_wait(); });
 }
 
 std::unique_ptr<ElementStream> stream_of_indices(const Node& node, Iteration& iteration) {
@@ -119,7 +115,7 @@ std::unique_ptr<ElementStream> stream_of_indices(const Node& node, Iteration& it
 }
 
 bool comes_in_any_order(const Node& node) {
-  return node.in_order() != nullptr ||
+  return node.traits().in_order != nullptr ||
          std::any_of(node.inputs().begin(), node.inputs().end(),
                      [](const NodePtr& input) { return comes_in_any_order(*input); });
 }

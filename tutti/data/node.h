@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +40,39 @@ class Indexed {
   virtual Element get_batch(std::span<const int64_t> indices) const = 0;
 };
 
+/// What caches and the rewriting of pipelines must know about a node. The defaults suit most nodes.
+/// Pointers and functions are valid as long as the node.
+struct NodeTraits {
+  /// The size of the batches it creates or passes on, if known.
+  std::optional<int64_t> batch_size = std::nullopt;
+
+  /// What distinguishes it from other nodes of its name, for caches, such as "(3, 1)".
+  std::string arguments = "";
+
+  /// Whether its elements depend on outside events.
+  bool may_wait = false;
+
+  /// Whether it is shard(kShardHint, ...), whose number of shards is not set yet.
+  bool is_shard_hint = false;
+
+  /// Whether it only changes the order of elements.
+  bool reorders = false;
+
+  /// Whether it keeps elements for later passes.
+  bool keeps_elements = false;
+
+  /// The same node with elements in the order of its input, if it delivers them as they get ready.
+  NodePtr in_order = nullptr;
+
+  /// Returns the dataset of an element, if the node turns each element into a dataset.
+  std::function<NodePtr(Element)> expand = nullptr;
+
+  /// The files it reads, if it is a source that reads files one after the other; with_files()
+  /// returns the same source over different files.
+  const std::vector<std::string>* files = nullptr;
+  std::function<NodePtr(std::vector<std::string>)> with_files = nullptr;
+};
+
 /// Immutable, hence thread-safe.
 class Node : public std::enable_shared_from_this<Node> {
  public:
@@ -48,9 +82,6 @@ class Node : public std::enable_shared_from_this<Node> {
 
   /// "batch", for messages and positions.
   virtual std::string_view name() const = 0;
-
-  /// Its name and what distinguishes it from other nodes of that name, for caches.
-  virtual std::string describe() const { return std::string(name()); }
 
   const std::vector<NodePtr>& inputs() const { return inputs_; }
 
@@ -76,34 +107,14 @@ class Node : public std::enable_shared_from_this<Node> {
 
   virtual ElementSpec spec() const { return std::nullopt; }
 
-  /// The size of the batches it creates or passes on, if known.
-  virtual std::optional<int64_t> batch_size() const { return std::nullopt; }
+  /// See NodeTraits. Most transforms pass on the batch size of their input.
+  virtual NodeTraits traits() const { return {}; }
 
-  /// Whether its elements may depend on outside events, so that available ones must not wait for
-  /// the next.
-  virtual bool may_wait() const;
+  std::optional<int64_t> batch_size() const { return traits().batch_size; }
 
-  /// Whether it is shard(kShardHint, ...), whose number of shards is not set yet.
-  virtual bool is_shard_hint() const { return false; }
-
-  /// This node with elements in the order of its input if it delivers them as they get ready; else
-  /// null.
-  virtual NodePtr in_order() const { return nullptr; }
-
-  /// Whether it turns each element into a dataset, which expand() returns.
-  virtual bool expands() const { return false; }
-  virtual NodePtr expand(const Element&) const { return nullptr; }
-
-  /// Whether it only changes the order of elements.
-  virtual bool reorders() const { return false; }
-
-  /// Whether it keeps elements for later passes.
-  virtual bool keeps_elements() const { return false; }
-
-  /// The files it reads, if it is a source that reads files one after the other; with_files()
-  /// replaces them by those of one worker.
-  virtual const std::vector<std::string>* files() const { return nullptr; }
-  virtual NodePtr with_files(std::vector<std::string> files) const;
+  /// Whether its elements, or those it is made of, may depend on outside events, so that available
+  /// ones must not wait for the next.
+  bool may_wait() const;
 
  protected:
   explicit Node(std::vector<NodePtr> inputs = {}) : inputs_(std::move(inputs)) {}

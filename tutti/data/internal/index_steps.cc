@@ -41,7 +41,7 @@ class QueuedRowsNode final : public Node {
     return std::make_unique<QueuedRowsStream>(source_, queue_);
   }
   // A map that waited for a full run of rows would hold back requested ones.
-  bool may_wait() const override { return true; }
+  NodeTraits traits() const override { return {.may_wait = true}; }
 
  private:
   const Indexed& source_;

@@ -32,7 +32,7 @@ class TokenNode : public Node {
     return derived().template stream<std::vector<int64_t>>(iteration);
   }
   ElementSpec spec() const override { return input().spec(); }
-  std::optional<int64_t> batch_size() const override { return input().batch_size(); }
+  NodeTraits traits() const override { return {.batch_size = input().batch_size()}; }
 
  protected:
   explicit TokenNode(NodePtr from) : Node({std::move(from)}) {}

@@ -116,9 +116,10 @@ class FileNode final : public Node {
   }
   int64_t cardinality() const override { return files_.empty() ? 0 : kUnknown; }
   ElementSpec spec() const override { return format_->spec; }
-  const std::vector<std::string>* files() const override { return &files_; }
-  NodePtr with_files(std::vector<std::string> files) const override {
-    return std::make_shared<FileNode>(std::move(files), format_);
+  NodeTraits traits() const override {
+    return {.files = &files_, .with_files = [format = format_](std::vector<std::string> files) {
+              return std::make_shared<FileNode>(std::move(files), format);
+            }};
   }
 
  private:

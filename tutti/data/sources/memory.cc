@@ -243,7 +243,7 @@ class GeneratorNode final : public Node {
   std::unique_ptr<ElementStream> iterate(Iteration& iteration) const override {
     return std::make_unique<GeneratorStream>(start_(), iteration.stage(*this));
   }
-  bool may_wait() const override { return true; }
+  NodeTraits traits() const override { return {.may_wait = true}; }
 
  private:
   std::function<Generator()> start_;

@@ -42,7 +42,7 @@ class BatchNode final : public Node {
   int64_t cardinality() const override {
     return count_batches(input().cardinality(), size_, options_.drop_remainder);
   }
-  std::optional<int64_t> batch_size() const override { return size_; }
+  NodeTraits traits() const override { return {.batch_size = size_}; }
 
   ElementSpec spec() const override {
     ElementSpec specs = input().spec();

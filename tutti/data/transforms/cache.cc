@@ -119,9 +119,11 @@ enum : int64_t { kCacheEnd, kCacheElement };
 
 // Describes the transforms and files before the cache, as far as they are visible.
 void describe_pipeline(const Node& node, std::string& text) {
-  text += node.describe();
-  if (const std::vector<std::string>* files = node.files()) {
-    for (const std::string& file : *files) text += '\n' + file;
+  const NodeTraits traits = node.traits();
+  text += node.name();
+  text += traits.arguments;
+  if (traits.files != nullptr) {
+    for (const std::string& file : *traits.files) text += '\n' + file;
   }
   text += '(';
   for (const NodePtr& each : node.inputs()) describe_pipeline(*each, text);
@@ -433,10 +435,11 @@ class CacheNode final : public Node {
     return std::make_unique<CacheStream>(store_,
                                          [this, &iteration] { return input().iterate(iteration); });
   }
-  bool keeps_elements() const override { return true; }
   int64_t cardinality() const override { return input().cardinality(); }
   ElementSpec spec() const override { return input().spec(); }
-  std::optional<int64_t> batch_size() const override { return input().batch_size(); }
+  NodeTraits traits() const override {
+    return {.batch_size = input().batch_size(), .keeps_elements = true};
+  }
 
  private:
   std::string path_;

@@ -84,7 +84,7 @@ class ZipNode final : public Node {
     }
     return all;
   }
-  std::optional<int64_t> batch_size() const override { return common_batch_size(inputs()); }
+  NodeTraits traits() const override { return {.batch_size = common_batch_size(inputs())}; }
 };
 
 // ---- concatenate -----------------------------------------------------------------
@@ -150,7 +150,7 @@ class ConcatenateNode final : public Node {
     return all;
   }
   ElementSpec spec() const override { return common_spec(inputs()); }
-  std::optional<int64_t> batch_size() const override { return common_batch_size(inputs()); }
+  NodeTraits traits() const override { return {.batch_size = common_batch_size(inputs())}; }
 };
 
 // ---- enumerate -------------------------------------------------------------------
@@ -283,8 +283,7 @@ class FlatMapNode final : public Node {
     return std::make_unique<FlatMapStream>(input().iterate(iteration), fn_,
                                            InnerPasses(iteration, *this, *passes_));
   }
-  bool expands() const override { return true; }
-  NodePtr expand(const Element& element) const override { return fn_(element); }
+  NodeTraits traits() const override { return {.expand = fn_}; }
   int64_t cardinality() const override { return input().cardinality() == 0 ? 0 : kUnknown; }
 
  private:
@@ -316,7 +315,7 @@ class OptionsNode final : public Node {
   }
   int64_t cardinality() const override { return input().cardinality(); }
   ElementSpec spec() const override { return input().spec(); }
-  std::optional<int64_t> batch_size() const override { return input().batch_size(); }
+  NodeTraits traits() const override { return {.batch_size = input().batch_size()}; }
   const DatasetOptions& options() const { return options_; }
 
  private:

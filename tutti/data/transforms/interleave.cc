@@ -415,17 +415,17 @@ class InterleaveNode final : public Node {
     return std::make_unique<InterleaveStream>(input().iterate(iteration), fn_,
                                               InnerPasses(iteration, *this, *passes_), options_);
   }
-  NodePtr in_order() const override {
+  NodeTraits traits() const override { return {.in_order = in_order(), .expand = fn_}; }
+  int64_t cardinality() const override { return input().cardinality() == 0 ? 0 : kUnknown; }
+
+ private:
+  NodePtr in_order() const {
     if (options_.ordered || options_.num_parallel_calls == 0) return nullptr;
     InterleaveOptions options = options_;
     options.ordered = true;
     return std::make_shared<InterleaveNode>(inputs()[0], fn_, options, passes_);
   }
-  bool expands() const override { return true; }
-  NodePtr expand(const Element& element) const override { return fn_(element); }
-  int64_t cardinality() const override { return input().cardinality() == 0 ? 0 : kUnknown; }
 
- private:
   ExpandFn fn_;
   InterleaveOptions options_;
   PassCounter passes_;

@@ -357,14 +357,16 @@ class MapNode final : public Node {
                                                threads, options_.ordered, input().may_wait());
   }
   int64_t cardinality() const override { return input().cardinality(); }
-  NodePtr in_order() const override {
+  NodeTraits traits() const override { return {.in_order = in_order()}; }
+
+ private:
+  NodePtr in_order() const {
     if (options_.ordered || options_.num_parallel_calls == 0) return nullptr;
     MapOptions ordered = options_;
     ordered.ordered = true;
     return std::make_shared<MapNode>(inputs()[0], fn_, ordered);
   }
 
- private:
   ElementFn fn_;
   MapOptions options_;
 };
@@ -418,7 +420,7 @@ class FilterNode final : public Node {
   }
   int64_t cardinality() const override { return input().cardinality() == 0 ? 0 : kUnknown; }
   ElementSpec spec() const override { return input().spec(); }
-  std::optional<int64_t> batch_size() const override { return input().batch_size(); }
+  NodeTraits traits() const override { return {.batch_size = input().batch_size()}; }
 
  private:
   PredicateFn keep_;

@@ -67,7 +67,7 @@ class PrefetchNode final : public Node {
   }
   int64_t cardinality() const override { return input().cardinality(); }
   ElementSpec spec() const override { return input().spec(); }
-  std::optional<int64_t> batch_size() const override { return input().batch_size(); }
+  NodeTraits traits() const override { return {.batch_size = input().batch_size()}; }
 
  private:
   int64_t buffer_size_;

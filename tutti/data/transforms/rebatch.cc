@@ -108,8 +108,8 @@ class RebatchNode final : public Node {
     return batches == 0 || batches == kInfinite ? batches : kUnknown;
   }
   ElementSpec spec() const override { return spec_with_rows(input().spec(), -1); }
-  std::optional<int64_t> batch_size() const override {
-    return sizes_.size() == 1 ? std::optional(sizes_[0]) : std::nullopt;
+  NodeTraits traits() const override {
+    return {.batch_size = sizes_.size() == 1 ? std::optional(sizes_[0]) : std::nullopt};
   }
 
  private:

@@ -142,7 +142,7 @@ class SampleNode final : public Node {
     return any_unknown ? kUnknown : sum;
   }
   ElementSpec spec() const override { return common_spec(inputs()); }
-  std::optional<int64_t> batch_size() const override { return common_batch_size(inputs()); }
+  NodeTraits traits() const override { return {.batch_size = common_batch_size(inputs())}; }
 
  private:
   std::vector<double> weights_;

@@ -172,10 +172,12 @@ class ShardNode final : public TokenNode<ShardNode> {
     return all < 0 ? all : (all + num_shards_ - 1 - index_) / num_shards_;
   }
 
-  std::string describe() const override {
-    return message("shard(", num_shards_, ", ", index_, ")");
+  NodeTraits traits() const override {
+    NodeTraits traits = TokenNode::traits();
+    traits.arguments = message("(", num_shards_, ", ", index_, ")");
+    traits.is_shard_hint = num_shards_ == kShardHint;
+    return traits;
   }
-  bool is_shard_hint() const override { return num_shards_ == kShardHint; }
 
   template <class Token>
   std::unique_ptr<Stream<Token>> stream(Iteration& iteration) const {

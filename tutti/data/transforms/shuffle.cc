@@ -191,7 +191,11 @@ class ShuffleNode final : public TokenNode<ShuffleNode> {
     return std::make_shared<ShuffleNode>(std::move(inputs[0]), buffer_size_, options_, seed_,
                                          passes_);
   }
-  bool reorders() const override { return true; }
+  NodeTraits traits() const override {
+    NodeTraits traits = TokenNode::traits();
+    traits.reorders = true;
+    return traits;
+  }
   int64_t cardinality() const override { return input().cardinality(); }
 
   template <class Token>
