@@ -89,6 +89,35 @@ def installed_headers() -> set[str]:
 INSTALLED = installed_headers()
 
 
+# Headers that users may include beside tutti.h: what one needs to write a backend, or to call other
+# processes.
+EXTENSION_POINTS = [
+    "group/connect.h",
+    "group/text_gather.h",
+    "rpc/channel.h",
+    "rpc/server.h",
+    "testing/in_process_cluster.h",
+]
+
+
+def check_installed() -> list[str]:
+    """Installed headers are those that tutti.h and the extension points reach, and no others."""
+    reached: set[str] = set()
+    waiting = ["tutti/tutti.h"] + [f"tutti/{name}" for name in EXTENSION_POINTS]
+    while waiting:
+        name = waiting.pop()
+        path = ROOT / name
+        if name in reached or not path.exists():
+            continue
+        reached.add(name)
+        text = path.read_text(encoding="utf-8")
+        waiting += [other for _, other in INCLUDE.findall(text) if other.startswith("tutti/")]
+    listed = {f"tutti/{name}" for name in INSTALLED} | {"tutti/tutti.h"}
+    return [f"{name}: no public header needs it; list it under SOURCES" for name in sorted(listed - reached)] + [
+        f"{name}: a public header needs it; list it under HEADERS" for name in sorted(reached - listed)
+    ]
+
+
 def check_own_include(folder: str | None, quote: str, name: str) -> list[str]:
     parts = name.split("/")
     target = parts[1] if len(parts) > 2 else None
@@ -127,7 +156,7 @@ def check_levels() -> list[str]:
 
 def main() -> int:
     count = 0
-    failures = check_levels()
+    failures = check_levels() + check_installed()
     for top, check in (
         ("tutti", check_library_file),
         ("cli", check_program),

@@ -381,11 +381,11 @@ TEST(DistributedDataset, SaysHowItSharded) {
   }
   test::LogCapture log;
   read_workers(2, 2, data::range(8).batch(4));
-  EXPECT_TRUE(
-      log_has(log, LogLevel::kInfo,
-              "MultiWorkerMirroredStrategy: input of worker 1 of 2: sharded by data (kData), because "
-              "its elements are not read file by file: of the 4 pieces of each batch, this worker "
-              "keeps pieces 1 and 3."));
+  EXPECT_TRUE(log_has(
+      log, LogLevel::kInfo,
+      "MultiWorkerMirroredStrategy: input of worker 1 of 2: sharded by data (kData), because "
+      "its elements are not read file by file: of the 4 pieces of each batch, this worker "
+      "keeps pieces 1 and 3."));
 }
 
 TEST(DistributedDataset, RefusesOptionsThatContradictEachOther) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contexts without a strategy: a host that records what it is asked.
+// Contexts without a strategy: services that record what they are asked.
 
 #include "tutti/values/replica_context.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 using test::tensor;
 
-class RecordingHost : public ReplicaHost {
+class RecordingServices : public StrategyServices {
  public:
   void meet(ReplicaContext&, MeetingRequest& request) override { record(request.describe()); }
   void all_reduce(ReplicaContext&, ReduceOp op, const LeafList& leaves,
@@ -45,7 +45,7 @@ class RecordingHost : public ReplicaHost {
   }
 
   // Variables ask for these; contexts do not.
-  std::string describe() const override { return "RecordingHost"; }
+  std::string describe() const override { return "RecordingServices"; }
   int num_replicas_in_sync() const override { return 6; }
   std::shared_ptr<VariableImpl> create_variable(const VariableCreation&) override {
     return nullptr;
@@ -65,9 +65,9 @@ class ReplicaContextTest : public ::testing::Test {
  protected:
   static std::string here(int line) { return message("replica_context_test.cc:", line); }
 
-  RecordingHost host_;
-  ReplicaContext first_{host_, 4, 0, 6, DeviceSpec::parse("CPU:0")};
-  ReplicaContext second_{host_, 5, 1, 6, DeviceSpec::parse("CPU:1")};
+  RecordingServices services_;
+  ReplicaContext first_{services_, 4, 0, 6, DeviceSpec::parse("CPU:0")};
+  ReplicaContext second_{services_, 5, 1, 6, DeviceSpec::parse("CPU:1")};
 };
 
 TEST_F(ReplicaContextTest, KnowsWhoItIs) {
@@ -85,10 +85,10 @@ TEST_F(ReplicaContextTest, FramesNestAndEndWithTheirObjects) {
     EXPECT_EQ(internal::current_frame()->replica, &second_);
     EXPECT_EQ(internal::current_local_replica(), 1);
     {
-      const internal::FrameScope cross(&host_, nullptr);
+      const internal::FrameScope cross(&services_, nullptr);
       EXPECT_EQ(internal::current_local_replica(), -1);
       EXPECT_EQ(internal::current_frame()->previous->replica, &second_);
-      EXPECT_EQ(internal::current_frame()->host, &host_);
+      EXPECT_EQ(internal::current_frame()->services, &services_);
     }
     EXPECT_EQ(internal::current_local_replica(), 1);
   }
@@ -120,18 +120,18 @@ TEST_F(ReplicaContextTest, OperationsReachTheHostWithLeavesStructureAndLine) {
   const auto entered = first_.enter();
   const std::tuple<int, std::vector<float>> value(1, {2.f, 3.f});
   const auto result = first_.all_reduce(ReduceOp::kSum, value, {.bytes_per_pack = 9});
-  EXPECT_EQ(host_.take(), "all_reduce kSum 3 '[2 ' 9 " + here(__LINE__ - 1));
+  EXPECT_EQ(services_.take(), "all_reduce kSum 3 '[2 ' 9 " + here(__LINE__ - 1));
   EXPECT_EQ(std::get<0>(result), 2);
   EXPECT_EQ(std::get<1>(result)[1], 4.f);
   EXPECT_EQ(std::get<0>(value), 1) << "the argument is left alone";
 
   double number = 1;
   first_.all_reduce_(ReduceOp::kMax, number);
-  EXPECT_EQ(host_.take(), "all_reduce_ kMax 1 '' " + here(__LINE__ - 1));
+  EXPECT_EQ(services_.take(), "all_reduce_ kMax 1 '' " + here(__LINE__ - 1));
   EXPECT_EQ(number, 2) << "written in place";
 
   first_.all_gather(std::pair(tensor({1.f}), tensor({2.f})), -1);
-  EXPECT_EQ(host_.take(), "all_gather 2 '' -1 " + here(__LINE__ - 1));
+  EXPECT_EQ(services_.take(), "all_gather 2 '' -1 " + here(__LINE__ - 1));
 }
 
 TEST_F(ReplicaContextTest, CallingOutsideOfARunIsAnError) {
@@ -145,7 +145,7 @@ TEST_F(ReplicaContextTest, CallingOutsideOfARunIsAnError) {
                      "ReplicaContext::all_gather");
   EXPECT_TUTTI_ERROR(first_.merge_call([](const Strategy&) {}), ErrorCode::kFailedPrecondition,
                      "ReplicaContext::merge_call");
-  EXPECT_EQ(host_.take(), "") << "the host was not asked";
+  EXPECT_EQ(services_.take(), "") << "the strategy was not asked";
 }
 
 TEST_F(ReplicaContextTest, CallingOnAnotherContextIsAnError) {
@@ -155,13 +155,13 @@ TEST_F(ReplicaContextTest, CallingOnAnotherContextIsAnError) {
                        "context of replica 4, but the calling thread is in replica 5.");
   }
   {
-    RecordingHost other;
+    RecordingServices other;
     ReplicaContext stranger(other, 0, 0, 1, DeviceSpec::parse("CPU:0"));
     const auto entered = stranger.enter();
     EXPECT_TUTTI_ERROR(first_.all_reduce(ReduceOp::kSum, 1), ErrorCode::kFailedPrecondition,
                        "the calling thread is in replica 0 of another strategy");
   }
-  const internal::FrameScope cross(&host_, nullptr);
+  const internal::FrameScope cross(&services_, nullptr);
   EXPECT_TUTTI_ERROR(first_.all_reduce(ReduceOp::kSum, 1), ErrorCode::kFailedPrecondition,
                      "the calling thread is in cross-replica context");
 }

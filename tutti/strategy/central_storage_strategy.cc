@@ -33,8 +33,8 @@ class CentralStorageExtended final : public LocalExtended {
     if (definition.options.synchronization == VariableSynchronization::kOnRead &&
         num_local_replicas() > 1) {
       if (definition.devices != worker_devices()) {
-        definition = define_variable(definition.host, definition.options, definition.components[0],
-                                     worker_devices());
+        definition = define_variable(definition.services, definition.options,
+                                     definition.components[0], worker_devices());
       }
       return make_sync_on_read_variable(std::move(definition));
     }

@@ -222,7 +222,7 @@ std::exception_ptr ReplicaRunner::compare_and_complete(int replica, uint32_t mee
 
 std::exception_ptr ReplicaRunner::call_complete(int replica, const Requests& requests) {
   try {
-    const internal::FrameScope cross(&host_, nullptr);
+    const internal::FrameScope cross(&services_, nullptr);
     const std::span<MeetingRequest* const> all(requests.data(), requests.size());
     if (requests[0]->completer() != MeetingRequest::Completer::kFirst) {
       requests[static_cast<size_t>(replica)]->complete(all);

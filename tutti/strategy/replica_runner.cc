@@ -90,11 +90,11 @@ class ActiveScope {
 
 }  // namespace
 
-ReplicaRunner::ReplicaRunner(std::string who, ReplicaHost& host,
+ReplicaRunner::ReplicaRunner(std::string who, StrategyServices& services,
                              std::vector<ReplicaContext*> contexts,
                              const ReplicaRunnerOptions& options)
     : who_(std::move(who)),
-      host_(host),
+      services_(services),
       options_(options),
       threads_(checked_threads(who_, options, std::max<size_t>(contexts.size(), 1))),
       concurrent_(options.concurrent_replicas == 0
@@ -232,7 +232,7 @@ void ReplicaRunner::call_function(int replica) {
   const internal::CallerState::Scope caller(*caller_);
   const TorchThreadsScope threads(threads_);
   const DeviceScope device(me.context->device());
-  const internal::FrameScope frame(&host_, me.context);
+  const internal::FrameScope frame(&services_, me.context);
   std::optional<ReplicaRandom::Scope> random;
   if (me.random) random.emplace(*me.random);
   try {

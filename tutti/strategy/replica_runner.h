@@ -56,9 +56,9 @@ struct ReplicaRunnerOptions {
 /// threads. Thread-safe: callers of run() take turns.
 class ReplicaRunner {
  public:
-  /// `host` and `contexts` (local ids 0, 1, ...) outlive the runner. `who` is the
+  /// `services` and `contexts` (local ids 0, 1, ...) outlive the runner. `who` is the
   /// strategy's name, for messages. Throws kInvalidArgument for bad options.
-  ReplicaRunner(std::string who, ReplicaHost& host, std::vector<ReplicaContext*> contexts,
+  ReplicaRunner(std::string who, StrategyServices& services, std::vector<ReplicaContext*> contexts,
                 const ReplicaRunnerOptions& options = {});
 
   /// Must not be called during run().
@@ -149,7 +149,7 @@ class ReplicaRunner {
   void release_permit();
 
   const std::string who_;
-  ReplicaHost& host_;
+  StrategyServices& services_;
   const ReplicaRunnerOptions options_;
   const int threads_;
   const int concurrent_;

@@ -88,7 +88,7 @@ std::optional<int> get_update_replica_id() {
 
 namespace internal {
 
-ReplicaHost& current_host() {
+StrategyServices& current_services() {
   StrategyExtended* current = current_strategy();
   return current != nullptr ? *current : *default_strategy_extended();
 }
@@ -96,11 +96,11 @@ ReplicaHost& current_host() {
 }  // namespace internal
 
 Strategy Variable::strategy() const {
-  return Strategy(static_cast<StrategyExtended&>(impl_->host()).shared_from_this());
+  return Strategy(static_cast<StrategyExtended&>(impl_->services()).shared_from_this());
 }
 
 Variable Variable::clone() const {
-  StrategyExtended& extended = static_cast<StrategyExtended&>(impl_->host());
+  StrategyExtended& extended = static_cast<StrategyExtended&>(impl_->services());
   internal::check_cross_replica(extended, "clone of a Variable", "merge_call()");
   const Strategy strategy(extended.shared_from_this());
   return strategy.scope([&] {
@@ -116,7 +116,7 @@ Variable Variable::clone() const {
 }
 
 Strategy ReplicaContext::strategy() const {
-  return Strategy(static_cast<StrategyExtended*>(host_)->shared_from_this());
+  return Strategy(static_cast<StrategyExtended*>(services_)->shared_from_this());
 }
 
 }  // namespace tutti

@@ -44,7 +44,8 @@ inline constexpr Ungrouped kUngrouped;
 /// Shared by all handles of one strategy. Thread-safe where it says so; run()
 /// from several threads takes turns. Members that combine or place values need
 /// cross-replica context, or a thread that is in no scope (kFailedPrecondition).
-class StrategyExtended : public ReplicaHost, public std::enable_shared_from_this<StrategyExtended> {
+class StrategyExtended : public StrategyServices,
+                         public std::enable_shared_from_this<StrategyExtended> {
  public:
   ~StrategyExtended() override;
   StrategyExtended(const StrategyExtended&) = delete;

@@ -97,14 +97,14 @@ void check_can_replicate(const char* who, const Strategy& strategy) {
   for (const ContextFrame* frame = innermost; frame != nullptr; frame = frame->previous) {
     if (frame->replica == nullptr) continue;
     throw Error(ErrorCode::kFailedPrecondition,
-                message(who, ": called inside run() of ", frame->host->describe(),
+                message(who, ": called inside run() of ", frame->services->describe(),
                         ". Modules are made once for all replicas: call it before run()."));
   }
-  if (innermost == nullptr || innermost->host == &strategy.extended()) return;
+  if (innermost == nullptr || innermost->services == &strategy.extended()) return;
   throw Error(ErrorCode::kFailedPrecondition,
               message(who, ": mixing different strategies: the module is for ",
                       strategy.extended().describe(), ", but the call is in the scope of ",
-                      innermost->host->describe(), ". Leave that scope first."));
+                      innermost->services->describe(), ". Leave that scope first."));
 }
 
 std::vector<ModulePtr> make_copies(const char* who, const Strategy& strategy,

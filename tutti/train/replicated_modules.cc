@@ -99,7 +99,7 @@ size_t index_of(const std::vector<std::string>& names, std::string_view name, co
 
 ReplicatedModules::ReplicatedModules(const char* who, Strategy strategy,
                                      std::vector<ModulePtr> copies, const char* remedy)
-    : strategy_(std::move(strategy)), host_(&strategy_.extended()), copies_(std::move(copies)) {
+    : strategy_(std::move(strategy)), services_(&strategy_.extended()), copies_(std::move(copies)) {
   list_tensors(who);
   check_no_shared_memory(who, remedy);
   const at::NoGradGuard no_grad;
@@ -375,18 +375,18 @@ std::string ReplicatedModules::explain(const ReplicaContext& context,
 
 size_t ReplicatedModules::replica_outside_of_run(const char* who, CallSite site) const {
   const internal::ContextFrame* frame = internal::current_frame();
-  if (frame == nullptr && host_->is_ambient()) return 0;
+  if (frame == nullptr && services_->is_ambient()) return 0;
   const std::string where = frame == nullptr ? std::string("outside of Strategy::run")
                             : frame->replica == nullptr
                                 ? std::string("in cross-replica context")
                                 : message("in replica ", frame->replica->replica_id_in_sync_group(),
-                                          " of ", frame->host->describe());
+                                          " of ", frame->services->describe());
   const std::string at = site.line > 0 ? message(" at ", site) : std::string();
   throw Error(ErrorCode::kFailedPrecondition,
-              message(who, ": ", type_name(), " has a copy for each replica of ", host_->describe(),
-                      ", but the call", at, " is ", where,
-                      frame != nullptr && frame->host != host_ &&
-                              frame->host->describe() == host_->describe()
+              message(who, ": ", type_name(), " has a copy for each replica of ",
+                      services_->describe(), ", but the call", at, " is ", where,
+                      frame != nullptr && frame->services != services_ &&
+                              frame->services->describe() == services_->describe()
                           ? " (another object)"
                           : "",
                       ". Use it inside run() of its own strategy; elsewhere primary() reads the "
@@ -398,7 +398,7 @@ void ReplicatedModules::check_outside_of_replicas(const char* who, const char* i
   if (frame == nullptr || frame->replica == nullptr) return;
   throw Error(ErrorCode::kFailedPrecondition,
               message(who, ": called inside replica ", frame->replica->replica_id_in_sync_group(),
-                      " of ", frame->host->describe(),
+                      " of ", frame->services->describe(),
                       ", while other replicas may use the copies of ", type_name(), ". ", instead));
 }
 

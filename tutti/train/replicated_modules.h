@@ -51,7 +51,7 @@ class ReplicatedModules : private internal::ErrorExplainer {
   /// in a run of this strategy.
   size_t current_replica(const char* who, CallSite site) const {
     const internal::ContextFrame* frame = internal::current_frame();
-    if (frame != nullptr && frame->host == host_ && frame->replica != nullptr) [[likely]] {
+    if (frame != nullptr && frame->services == services_ && frame->replica != nullptr) [[likely]] {
       frame->explainer = this;
       return static_cast<size_t>(frame->replica->local_replica_id());
     }
@@ -118,7 +118,7 @@ class ReplicatedModules : private internal::ErrorExplainer {
   void alias_parameters() const;
 
   Strategy strategy_;
-  ReplicaHost* host_;
+  StrategyServices* services_;
   uint64_t conversions_ = 0;
   std::vector<const void*> owners_;  // of each parameter, or null
   std::vector<ModulePtr> copies_;

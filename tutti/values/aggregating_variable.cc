@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/values/replica_context.h"
-#include "tutti/values/replica_host.h"
+#include "tutti/values/strategy_services.h"
 #include "tutti/values/variable_impl.h"
 
 namespace tutti {
@@ -58,8 +58,8 @@ class AggregatingVariable final : public VariableImpl {
                          VariableUpdate::Same same, const void* mirrored, CallSite site,
                          FunctionRef<void(const Leaf&)> apply) {
     check_has_aggregation(function);
-    host().combine_update(*place.context, {*this, function, options().aggregation, leaves, same,
-                                           mirrored, site, apply});
+    services().combine_update(*place.context, {*this, function, options().aggregation, leaves, same,
+                                               mirrored, site, apply});
   }
 
   void do_write(Write op, const Place& place, const VariableValue& value, CallSite site) override {

@@ -13,7 +13,7 @@
 namespace tutti {
 
 class ReplicaContext;
-class ReplicaHost;
+class StrategyServices;
 
 namespace internal {
 
@@ -31,7 +31,7 @@ class ErrorExplainer {
 /// A frame without a replica is a cross-replica context; within it one component of a
 /// variable may be under update.
 struct ContextFrame {
-  ReplicaHost* host = nullptr;
+  StrategyServices* services = nullptr;
   ReplicaContext* replica = nullptr;
   int updated_component = -1;
   const ContextFrame* previous = nullptr;
@@ -71,7 +71,7 @@ class OperationNameScope {
 /// Pushes a frame for the life of the object, which must be on the stack.
 class FrameScope {
  public:
-  FrameScope(ReplicaHost* host, ReplicaContext* replica, int updated_component = -1);
+  FrameScope(StrategyServices* services, ReplicaContext* replica, int updated_component = -1);
   ~FrameScope();
 
   FrameScope(const FrameScope&) = delete;

@@ -21,13 +21,13 @@ class PlainVariable final : public VariableImpl {
 
   // One that was made outside of all scopes may be used anywhere.
   Place place(const char* function) const override {
-    return host().is_ambient() ? Place{Place::Kind::kCross, 0} : VariableImpl::place(function);
+    return services().is_ambient() ? Place{Place::Kind::kCross, 0} : VariableImpl::place(function);
   }
 
   // As with every other strategy: a copy outside of the replica. Where there is no
   // strategy, the default one's only replica is everywhere.
   at::Tensor do_read(const Place& place, Read how) override {
-    if (place.kind == Place::Kind::kCross && !host().is_ambient()) return nearest_value();
+    if (place.kind == Place::Kind::kCross && !services().is_ambient()) return nearest_value();
     return local_value({Place::Kind::kReplica, 0}, how);
   }
 
@@ -43,14 +43,14 @@ class PlainVariable final : public VariableImpl {
 
   void check_one_writer(const char* function) const {
     const internal::ContextFrame* frame = internal::current_frame();
-    if (frame == nullptr || frame->replica == nullptr || frame->host == &host() ||
+    if (frame == nullptr || frame->replica == nullptr || frame->services == &services() ||
         frame->replica->num_replicas_in_sync() == 1) {
       return;
     }
     throw Error(ErrorCode::kFailedPrecondition,
                 message("Variable::", function, ": ", describe(),
                         " was made outside of a scope and has one copy, which all replicas of ",
-                        frame->host->describe(),
+                        frame->services->describe(),
                         " would write at the same time. Make it inside the strategy's scope."));
   }
 };

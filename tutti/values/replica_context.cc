@@ -41,8 +41,8 @@ std::string_view OperationNameScope::current(std::string_view otherwise) {
   return operation_name != nullptr ? std::string_view(*operation_name) : otherwise;
 }
 
-FrameScope::FrameScope(ReplicaHost* host, ReplicaContext* replica, int updated_component)
-    : frame_{host, replica, updated_component, innermost_frame} {
+FrameScope::FrameScope(StrategyServices* services, ReplicaContext* replica, int updated_component)
+    : frame_{services, replica, updated_component, innermost_frame} {
   innermost_frame = &frame_;
 }
 
@@ -50,9 +50,9 @@ FrameScope::~FrameScope() { innermost_frame = frame_.previous; }
 
 }  // namespace internal
 
-ReplicaContext::ReplicaContext(ReplicaHost& host, int replica_id, int local_id, int num_replicas,
-                               DeviceSpec device)
-    : host_(&host),
+ReplicaContext::ReplicaContext(StrategyServices& services, int replica_id, int local_id,
+                               int num_replicas, DeviceSpec device)
+    : services_(&services),
       replica_id_(replica_id),
       local_id_(local_id),
       num_replicas_(num_replicas),
@@ -72,12 +72,13 @@ at::Tensor ReplicaContext::all_gather(const Variable& variable, int64_t axis,
 
 void ReplicaContext::check_current(const char* function) const {
   const internal::ContextFrame* frame = internal::current_frame();
-  if (frame == nullptr ? host_->is_ambient() : frame->replica == this) return;
-  const std::string where = frame == nullptr ? std::string("outside Strategy::run")
-                            : frame->replica == nullptr
-                                ? std::string("in cross-replica context")
-                                : message("in replica ", frame->replica->replica_id_,
-                                          frame->host == host_ ? "" : " of another strategy");
+  if (frame == nullptr ? services_->is_ambient() : frame->replica == this) return;
+  const std::string where =
+      frame == nullptr ? std::string("outside Strategy::run")
+      : frame->replica == nullptr
+          ? std::string("in cross-replica context")
+          : message("in replica ", frame->replica->replica_id_,
+                    frame->services == services_ ? "" : " of another strategy");
   throw Error(ErrorCode::kFailedPrecondition,
               message("ReplicaContext::", function, ": this is the context of replica ",
                       replica_id_, ", but the calling thread is ", where,

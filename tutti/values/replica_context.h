@@ -25,7 +25,7 @@
 #include "tutti/values/mirrored.h"
 #include "tutti/values/per_replica.h"
 #include "tutti/values/reduce_op.h"
-#include "tutti/values/replica_host.h"
+#include "tutti/values/strategy_services.h"
 
 namespace tutti {
 
@@ -40,8 +40,8 @@ class Variable;
 /// that runs on this replica, or from a thread that has called enter().
 class ReplicaContext {
  public:
-  /// `host` outlives the context.
-  ReplicaContext(ReplicaHost& host, int replica_id, int local_id, int num_replicas,
+  /// `services` outlives the context.
+  ReplicaContext(StrategyServices& services, int replica_id, int local_id, int num_replicas,
                  DeviceSpec device);
 
   ReplicaContext(const ReplicaContext&) = delete;
@@ -96,7 +96,7 @@ class ReplicaContext {
 
   /// Makes this the context of the calling thread while the result lives: for
   /// threads that a replica's function starts.
-  [[nodiscard]] internal::FrameScope enter() { return {host_, this}; }
+  [[nodiscard]] internal::FrameScope enter() { return {services_, this}; }
 
   /// Position among the replicas of this process.
   int local_replica_id() const { return local_id_; }
@@ -108,7 +108,7 @@ class ReplicaContext {
   // Throws kFailedPrecondition unless this is the calling thread's context.
   void check_current(const char* function) const;
 
-  ReplicaHost* host_;
+  StrategyServices* services_;
   int replica_id_;
   int local_id_;
   int num_replicas_;
@@ -220,7 +220,7 @@ auto ReplicaContext::merge(const F& fn, const A&... args) {
   if constexpr (callable) {
     check_current("merge_call");
     internal::MergeRequest<F, A...> request(*this, fn, args...);
-    host_->meet(*this, request);
+    services_->meet(*this, request);
     if constexpr (!std::is_void_v<typename decltype(request)::Result>) {
       return std::move(*request.result);
     }
@@ -245,7 +245,7 @@ T ReplicaContext::all_reduce(ReduceOp op, const T& value, const CommunicationOpt
   if constexpr (Nest<T>) {
     check_current("all_reduce");
     T result = value;
-    host_->all_reduce(*this, op, leaves_of(result), structure_of(value), options, site);
+    services_->all_reduce(*this, op, leaves_of(result), structure_of(value), options, site);
     return result;
   }
 }
@@ -256,7 +256,7 @@ void ReplicaContext::all_reduce_(ReduceOp op, T& value, const CommunicationOptio
   static_assert(Nest<T>, "ReplicaContext::all_reduce_: the value is no nest of tensors");
   if constexpr (Nest<T>) {
     check_current("all_reduce_");
-    host_->all_reduce_in_place(*this, op, leaves_of(value), structure_of(value), options, site);
+    services_->all_reduce_in_place(*this, op, leaves_of(value), structure_of(value), options, site);
   }
 }
 
@@ -267,7 +267,7 @@ T ReplicaContext::all_gather(const T& value, int64_t axis, const CommunicationOp
   if constexpr (Nest<T>) {
     check_current("all_gather");
     T result = value;
-    host_->all_gather(*this, leaves_of(result), structure_of(value), axis, options, site);
+    services_->all_gather(*this, leaves_of(result), structure_of(value), axis, options, site);
     return result;
   }
 }

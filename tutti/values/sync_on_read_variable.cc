@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/values/context_frame.h"
 #include "tutti/values/replica_context.h"
-#include "tutti/values/replica_host.h"
+#include "tutti/values/strategy_services.h"
 #include "tutti/values/variable_impl.h"
 
 namespace tutti {
@@ -41,12 +41,12 @@ class SyncOnReadVariable final : public VariableImpl {
     const VariableAggregation aggregation = options().aggregation;
     check_combinable(to_string(how));
     if (aggregation == VariableAggregation::kOnlyFirstReplica) {
-      return host().of_first_replica(components()[0].detach(), describe());
+      return services().of_first_replica(components()[0].detach(), describe());
     }
     std::vector<at::Tensor> parts;
     for (const at::Tensor& component : components()) parts.push_back(component.detach());
     const internal::OperationNameScope name(message("Variable '", options().name, "'"));
-    return host().reduce(to_reduce_op(aggregation), PerReplica<at::Tensor>(std::move(parts)));
+    return services().reduce(to_reduce_op(aggregation), PerReplica<at::Tensor>(std::move(parts)));
   }
 
   at::Tensor synchronised_value(const Place& place, Read how) {
@@ -87,7 +87,7 @@ class SyncOnReadVariable final : public VariableImpl {
                   " synchronises on read and aggregates by kSum, so outside of "
                   "Strategy::run only assign() is possible: each copy gets an equal part."));
     }
-    const int replicas = host().num_replicas_in_sync();
+    const int replicas = services().num_replicas_in_sync();
     const bool integer = at::isIntegralType(dtype(), /*includeBool=*/true);
     std::vector<at::Tensor> parts;
     for (size_t i = 0; i < components().size(); ++i) {

@@ -14,7 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/values/destinations.h"
 #include "tutti/values/replica_context.h"
-#include "tutti/values/replica_host.h"
+#include "tutti/values/strategy_services.h"
 #include "tutti/values/variable_impl.h"
 
 namespace tutti {
@@ -58,12 +58,12 @@ VariableValue::VariableValue(const Variable& variable) : kind_(Kind::kTensor) {
 Destinations::Destinations(const Variable& variable) : devices_(variable.devices()) {}
 
 Variable::Variable(const at::Tensor& initial_value, const VariableOptions& options, CallSite site)
-    : impl_(internal::current_host().create_variable(
+    : impl_(internal::current_services().create_variable(
           {options, [&] { return initial_value; }, /*is_function=*/false, site})) {}
 
 Variable::Variable(FromFunction, FunctionRef<at::Tensor()> initial_value,
                    const VariableOptions& options, CallSite site)
-    : impl_(internal::current_host().create_variable(
+    : impl_(internal::current_services().create_variable(
           {options, initial_value, /*is_function=*/true, site})) {}
 
 Variable::Variable(std::shared_ptr<VariableImpl> impl) : impl_(std::move(impl)) {

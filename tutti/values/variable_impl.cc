@@ -15,7 +15,7 @@
 #include "tutti/nest/print.h"
 #include "tutti/values/context_frame.h"
 #include "tutti/values/replica_context.h"
-#include "tutti/values/replica_host.h"
+#include "tutti/values/strategy_services.h"
 
 namespace tutti {
 namespace {
@@ -126,7 +126,7 @@ const char* to_string(VariableImpl::Scatter op) {
   return kNames[static_cast<size_t>(op)];
 }
 
-VariableDefinition define_variable(std::shared_ptr<ReplicaHost> host,
+VariableDefinition define_variable(std::shared_ptr<StrategyServices> services,
                                    const VariableOptions& options, const at::Tensor& initial_value,
                                    const std::vector<DeviceSpec>& devices) {
   if (!initial_value.defined() || initial_value.layout() != at::kStrided) {
@@ -135,7 +135,7 @@ VariableDefinition define_variable(std::shared_ptr<ReplicaHost> host,
                         initial_value.defined() ? "not a dense" : "an undefined",
                         " tensor. Give a dense one, or a function that returns one."));
   }
-  VariableDefinition definition{std::move(host), options, devices, {}};
+  VariableDefinition definition{std::move(services), options, devices, {}};
   const at::ScalarType dtype = options.dtype.value_or(initial_value.scalar_type());
   definition.options.dtype = dtype;
   check_options(definition.options, dtype);
@@ -165,7 +165,7 @@ VariableImpl::VariableImpl(VariableDefinition definition) : definition_(std::mov
 
 size_t VariableImpl::own_component() const {
   const internal::ContextFrame* frame = internal::current_frame();
-  if (frame == nullptr || frame->host != &host()) return 0;
+  if (frame == nullptr || frame->services != &services()) return 0;
   const int i =
       frame->replica != nullptr ? frame->replica->local_replica_id() : frame->updated_component;
   return i < 0 ? 0 : std::min(static_cast<size_t>(i), components().size() - 1);
@@ -173,7 +173,7 @@ size_t VariableImpl::own_component() const {
 
 size_t VariableImpl::nearest_component() const {
   const internal::ContextFrame* frame = internal::current_frame();
-  const bool inside = frame != nullptr && frame->host == &host() &&
+  const bool inside = frame != nullptr && frame->services == &services() &&
                       (frame->replica != nullptr || frame->updated_component >= 0);
   if (const DeviceSpec* device = current_device(); device != nullptr && !inside) {
     for (size_t i = 0; i < devices().size(); ++i) {
@@ -185,24 +185,25 @@ size_t VariableImpl::nearest_component() const {
 
 VariableImpl::Place VariableImpl::place(const char* function) const {
   const internal::ContextFrame* frame = internal::current_frame();
-  if (frame == nullptr || (frame->host != &host() && frame->host->is_ambient())) {
+  if (frame == nullptr || (frame->services != &services() && frame->services->is_ambient())) {
     return {Place::Kind::kCross, 0};
   }
-  if (frame->host == &host()) {
+  if (frame->services == &services()) {
     if (frame->replica != nullptr) {
       return {Place::Kind::kReplica, own_component(), frame->replica};
     }
     if (frame->updated_component >= 0) return {Place::Kind::kUpdate, own_component()};
     return {Place::Kind::kCross, 0};
   }
-  throw Error(ErrorCode::kFailedPrecondition,
-              message("Variable::", function, ": mixing different strategies: ", describe(),
-                      " belongs to ", host().describe(),
-                      ", but the calling thread is in the scope "
-                      "or run of ",
-                      frame->host->describe(),
-                      frame->host->describe() == host().describe() ? " (another object)" : "",
-                      ". Leave that first, or make the variable there."));
+  throw Error(
+      ErrorCode::kFailedPrecondition,
+      message("Variable::", function, ": mixing different strategies: ", describe(), " belongs to ",
+              services().describe(),
+              ", but the calling thread is in the scope "
+              "or run of ",
+              frame->services->describe(),
+              frame->services->describe() == services().describe() ? " (another object)" : "",
+              ". Leave that first, or make the variable there."));
 }
 
 bool VariableImpl::owns(const at::Tensor& tensor) const {
@@ -334,8 +335,8 @@ at::Tensor VariableImpl::combine(const char* function, const Place& place,
                                  const VariableValue& value, CallSite site) const {
   at::Tensor mine = checked_value(function, value, place.component);
   const LeafList leaves = {{Leaf::Kind::kTensor, 0, false, &mine}};
-  host().combine_update(*place.context, {*this, function, options().aggregation, leaves,
-                                         sameness(value), identity(value), site});
+  services().combine_update(*place.context, {*this, function, options().aggregation, leaves,
+                                             sameness(value), identity(value), site});
   return mine;
 }
 
@@ -406,8 +407,8 @@ IndexedSlices VariableImpl::combine(Scatter op, const Place& place, const Indexe
                                     CallSite site) const {
   IndexedSlices mine(slices.values().detach(), slices.indices(), slices.dense_shape());
   const LeafList leaves = {{Leaf::Kind::kIndexedSlices, 0, false, &mine}};
-  host().combine_update(*place.context, {*this, to_string(op), options().aggregation, leaves,
-                                         VariableUpdate::Same::kNo, nullptr, site});
+  services().combine_update(*place.context, {*this, to_string(op), options().aggregation, leaves,
+                                             VariableUpdate::Same::kNo, nullptr, site});
   return mine;
 }
 

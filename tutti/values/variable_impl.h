@@ -26,7 +26,7 @@
 namespace tutti {
 
 class ReplicaContext;
-class ReplicaHost;
+class StrategyServices;
 
 /// A wish for a variable.
 struct VariableCreation {
@@ -54,7 +54,7 @@ struct VariableUpdate {
 
 /// All that is decided when a variable is made.
 struct VariableDefinition {
-  std::shared_ptr<ReplicaHost> host;
+  std::shared_ptr<StrategyServices> services;
   VariableOptions options;  ///< Nothing is left open in it.
   std::vector<DeviceSpec> devices;
   std::vector<at::Tensor> components;  ///< One for each device.
@@ -62,7 +62,7 @@ struct VariableDefinition {
 
 /// Copies the initial value to each device and settles the options. Throws
 /// kInvalidArgument for options that make no sense.
-VariableDefinition define_variable(std::shared_ptr<ReplicaHost> host,
+VariableDefinition define_variable(std::shared_ptr<StrategyServices> services,
                                    const VariableOptions& options, const at::Tensor& initial_value,
                                    const std::vector<DeviceSpec>& devices);
 
@@ -76,7 +76,7 @@ class VariableImpl {
   VariableImpl(const VariableImpl&) = delete;
   VariableImpl& operator=(const VariableImpl&) = delete;
 
-  ReplicaHost& host() const { return *definition_.host; }
+  StrategyServices& services() const { return *definition_.services; }
   const VariableOptions& options() const { return definition_.options; }
   const std::vector<DeviceSpec>& devices() const { return definition_.devices; }
   const std::vector<at::Tensor>& components() const { return definition_.components; }
@@ -178,7 +178,7 @@ std::shared_ptr<VariableImpl> make_plain_variable(VariableDefinition definition)
 std::shared_ptr<VariableImpl> make_mirrored_variable(VariableDefinition definition);
 std::shared_ptr<VariableImpl> make_sync_on_read_variable(VariableDefinition definition);
 
-/// One device; all replicas of the host share the component, through leaves of their own.
+/// One device; all replicas share the component, through leaves of their own.
 std::shared_ptr<VariableImpl> make_aggregating_variable(VariableDefinition definition,
                                                         size_t local_replicas);
 

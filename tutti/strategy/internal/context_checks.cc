@@ -10,12 +10,12 @@ namespace tutti::internal {
 
 StrategyExtended* current_strategy() {
   const ContextFrame* frame = current_frame();
-  return frame == nullptr ? nullptr : static_cast<StrategyExtended*>(frame->host);
+  return frame == nullptr ? nullptr : static_cast<StrategyExtended*>(frame->services);
 }
 
 void check_no_replica_waits(const StrategyExtended& strategy) {
   for (const ContextFrame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
-    if (frame->host != &strategy || frame->replica == nullptr) continue;
+    if (frame->services != &strategy || frame->replica == nullptr) continue;
     throw Error(ErrorCode::kFailedPrecondition,
                 message("Strategy::run: called inside a merge_call of ", strategy.describe(),
                         ", whose replicas wait for it to end. Do the work in the merge function "
@@ -23,7 +23,7 @@ void check_no_replica_waits(const StrategyExtended& strategy) {
   }
 }
 
-std::string not_to(const StrategyExtended& strategy, const ReplicaHost& owner) {
+std::string not_to(const StrategyExtended& strategy, const StrategyServices& owner) {
   const std::string mine = strategy.describe();
   return message(", not to ", mine, mine == owner.describe() ? " (another object)" : "");
 }
@@ -35,7 +35,7 @@ void check_cross_replica(const StrategyExtended& strategy, const char* function,
     throw Error(ErrorCode::kFailedPrecondition,
                 message("Strategy::", function, ": called inside replica ",
                         frame->replica->replica_id_in_sync_group(), " of ",
-                        static_cast<StrategyExtended*>(frame->host)->describe(),
+                        static_cast<StrategyExtended*>(frame->services)->describe(),
                         ", but it requires cross-replica context. Use get_replica_context()->",
                         instead, " there."));
   }

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-class ReplicaHost;
+class StrategyServices;
 class StrategyExtended;
 
 namespace internal {
@@ -24,7 +24,7 @@ void check_cross_replica(const StrategyExtended& strategy, const char* function,
 
 /// ", not to MirroredStrategy(CPU:0)", for what belongs to another strategy; two that look alike
 /// are told apart.
-std::string not_to(const StrategyExtended& strategy, const ReplicaHost& owner);
+std::string not_to(const StrategyExtended& strategy, const StrategyServices& owner);
 
 /// Throws kFailedPrecondition inside a merge function: the strategy is in run().
 void check_no_replica_waits(const StrategyExtended& strategy);

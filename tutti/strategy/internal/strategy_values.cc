@@ -368,7 +368,7 @@ void reduce_plain_to(StrategyExtended& strategy, ReduceOp op, const std::vector<
 
 ReplicaContext* replica_of(const StrategyExtended& strategy) {
   const ContextFrame* frame = current_frame();
-  return frame != nullptr && frame->host == &strategy ? frame->replica : nullptr;
+  return frame != nullptr && frame->services == &strategy ? frame->replica : nullptr;
 }
 
 void check_same_variable(const PerReplica<const VariableImpl*>& variables) {
@@ -388,9 +388,9 @@ void check_same_variable(const PerReplica<const VariableImpl*>& variables) {
 VariableParts variable_parts(const StrategyExtended& strategy, const char* function,
                              const Variable& variable) {
   VariableImpl& impl = *variable.impl();
-  if (!impl.host().is_ambient() && &impl.host() != &strategy) {
-    refuse(function, message(impl.describe(), " belongs to ", impl.host().describe(),
-                             not_to(strategy, impl.host()), ". Give it to its own strategy."));
+  if (!impl.services().is_ambient() && &impl.services() != &strategy) {
+    refuse(function, message(impl.describe(), " belongs to ", impl.services().describe(),
+                             not_to(strategy, impl.services()), ". Give it to its own strategy."));
   }
   std::vector<at::Tensor> parts;
   for (const at::Tensor& component : impl.components()) parts.push_back(component.detach());

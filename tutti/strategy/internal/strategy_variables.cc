@@ -82,7 +82,7 @@ const std::vector<DeviceSpec>* ColocationScope::devices_for(const StrategyExtend
 
 std::shared_ptr<VariableImpl> StrategyExtended::create_variable(const VariableCreation& creation) {
   const internal::ContextFrame* frame = internal::current_frame();
-  if (frame != nullptr && frame->host == this && frame->replica != nullptr &&
+  if (frame != nullptr && frame->services == this && frame->replica != nullptr &&
       num_local_replicas() > 1) {
     return create_in_replica(*frame->replica, creation);
   }
@@ -164,7 +164,7 @@ internal::ColocationScope StrategyExtended::colocate_vars_with(const Variable& v
                 message("StrategyExtended::colocate_vars_with: it must only be passed a variable "
                         "created in this strategy's scope; ",
                         variable.impl()->describe(), " belongs to ",
-                        variable.impl()->host().describe(), "."));
+                        variable.impl()->services().describe(), "."));
   }
   return {*this, variable.devices()};
 }
@@ -172,7 +172,7 @@ internal::ColocationScope StrategyExtended::colocate_vars_with(const Variable& v
 // ---- asking -----------------------------------------------------------------------
 
 bool StrategyExtended::variable_created_in_scope(const Variable& variable) const {
-  return &variable.impl()->host() == this;
+  return &variable.impl()->services() == this;
 }
 
 std::optional<Variable> StrategyExtended::value_container(const at::Tensor& component) const {
@@ -192,11 +192,11 @@ Destinations StrategyExtended::non_slot_devices(const std::vector<Variable>&) co
 
 void StrategyExtended::check_variable(const char* function, const Variable& variable) const {
   if (variable_created_in_scope(variable)) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      message("StrategyExtended::", function, ": ", variable.impl()->describe(), " belongs to ",
-              variable.impl()->host().describe(), internal::not_to(*this, variable.impl()->host()),
-              ". Make it in the scope of this strategy."));
+  throw Error(ErrorCode::kInvalidArgument,
+              message("StrategyExtended::", function, ": ", variable.impl()->describe(),
+                      " belongs to ", variable.impl()->services().describe(),
+                      internal::not_to(*this, variable.impl()->services()),
+                      ". Make it in the scope of this strategy."));
 }
 
 // ---- updates ------------------------------------------------------------------------

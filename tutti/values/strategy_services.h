@@ -26,9 +26,9 @@ struct VariableCreation;
 struct VariableUpdate;
 
 /// The operations of a replica and of variables, as their strategy does them.
-class ReplicaHost {
+class StrategyServices {
  public:
-  virtual ~ReplicaHost() = default;
+  virtual ~StrategyServices() = default;
 
   /// "MirroredStrategy(CPU:0, CPU:1)"
   virtual std::string describe() const = 0;
@@ -74,8 +74,8 @@ class ReplicaHost {
 
 namespace internal {
 
-/// The host of the calling thread's innermost context, else the default strategy's.
-ReplicaHost& current_host();
+/// The services of the calling thread's innermost context, else the default strategy's.
+StrategyServices& current_services();
 
 }  // namespace internal
 
