@@ -91,26 +91,6 @@ Statistics combine(ReplicaContext& context, const at::Tensor& input) {
   return result;
 }
 
-// Makes the replica's context current on LibTorch's own threads.
-class BackwardContext {
- public:
-  explicit BackwardContext(const Replica& replica) {
-    const internal::ContextFrame* frame = internal::current_frame();
-    if (frame == nullptr) {
-      frame_.emplace(&replica.strategy.extended(), replica.context);
-    } else if (frame->replica != replica.context) {
-      throw Error(ErrorCode::kFailedPrecondition,
-                  message("SyncBatchNorm: the backward pass of replica ",
-                          replica.context->replica_id_in_sync_group(),
-                          " runs in the context of another replica or in cross-replica context. "
-                          "Call backward() inside Strategy::run, on the replica's own loss."));
-    }
-  }
-
- private:
-  std::optional<internal::FrameScope> frame_;
-};
-
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
@@ -148,7 +128,8 @@ class Normalize : public torch::autograd::Function<Normalize> {
       at::Tensor sums = at::cat({sum, product}).to(at::kDouble);
       const auto replica =
           c10::static_intrusive_pointer_cast<Replica>(context->saved_data["replica"].toCapsule());
-      const BackwardContext current(*replica);
+      const internal::BackwardScope current(replica->strategy.extended(), *replica->context,
+                                            "SyncBatchNorm");
       replica->context->all_reduce_(ReduceOp::kSum, sums);
       sums.div_(std::max(context->saved_data["count"].toDouble(), 1.0));
       const int64_t channels = input.size(1);

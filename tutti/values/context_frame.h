@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -82,6 +83,17 @@ class FrameScope {
 
  private:
   ContextFrame frame_;
+};
+
+/// Makes a replica's context current on LibTorch's own threads, where gradients are computed. On a
+/// thread that works for somebody else the backward pass is in the wrong place: throws
+/// kFailedPrecondition that begins with `who`.
+class BackwardScope {
+ public:
+  BackwardScope(StrategyServices& services, ReplicaContext& replica, std::string_view who);
+
+ private:
+  std::optional<FrameScope> frame_;
 };
 
 }  // namespace internal

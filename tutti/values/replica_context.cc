@@ -48,6 +48,19 @@ FrameScope::FrameScope(StrategyServices* services, ReplicaContext* replica, int 
 
 FrameScope::~FrameScope() { innermost_frame = frame_.previous; }
 
+BackwardScope::BackwardScope(StrategyServices& services, ReplicaContext& replica,
+                             std::string_view who) {
+  const ContextFrame* const frame = current_frame();
+  if (frame == nullptr) {
+    frame_.emplace(&services, &replica);
+  } else if (frame->replica != &replica) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                message(who, ": the backward pass of replica ", replica.replica_id_in_sync_group(),
+                        " runs in the context of another replica or in cross-replica context. "
+                        "Call backward() inside Strategy::run, on the replica's own loss."));
+  }
+}
+
 }  // namespace internal
 
 ReplicaContext::ReplicaContext(StrategyServices& services, int replica_id, int local_id,

@@ -170,30 +170,10 @@ c10::intrusive_ptr<Call> saved_call(const AutogradContext& context) {
   return c10::static_intrusive_pointer_cast<Call>(context.saved_data.at("call").toCapsule());
 }
 
-// Makes the replica's context current on LibTorch's own threads. On a thread
-// that works for somebody else, the backward pass is in the wrong place.
-class BackwardContext {
- public:
-  explicit BackwardContext(const Call& call, const char* function) {
-    const internal::ContextFrame* frame = internal::current_frame();
-    if (frame == nullptr) {
-      frame_.emplace(call.strategy.get(), call.context);
-    } else if (frame->replica != call.context) {
-      throw Error(ErrorCode::kFailedPrecondition,
-                  message("ReplicaContext::", function, ": the backward pass of replica ",
-                          call.context->replica_id_in_sync_group(),
-                          " runs in the context of another replica or in cross-replica context. "
-                          "Call backward() inside Strategy::run, on the replica's own loss."));
-    }
-  }
-
- private:
-  std::optional<internal::FrameScope> frame_;
-};
-
 variable_list reduce_gradients(const Call& call, ReduceOp op, variable_list gradients,
                                const char* function) {
-  const BackwardContext context(call, function);
+  const internal::BackwardScope context(*call.strategy, *call.context,
+                                        message("ReplicaContext::", function));
   LeafList leaves;
   for (at::Tensor& gradient : gradients) {
     // LibTorch makes zeros for outputs that have no gradient, such as masks.

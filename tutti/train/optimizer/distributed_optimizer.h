@@ -22,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include "tutti/base/call_site.h"
@@ -30,6 +29,10 @@
 #include "tutti/train/optimizer/optimizer_options.h"
 #include "tutti/train/optimizer/torch_rules.h"
 #include "tutti/train/replicated.h"
+
+namespace torch::optim {
+class LBFGS;
+}
 
 namespace tutti {
 
