@@ -14,6 +14,9 @@ ONLY ?=
 TORCH ?=
 export TORCH
 
+# More arguments for CMake, for example CONFIGURE=-DTUTTI_BUILD_BENCHMARKS=OFF.
+CONFIGURE ?=
+
 # Only from the command line: others set variables of this name for purposes of their own.
 ifneq ($(origin BUILD),command line)
 BUILD := build
@@ -166,7 +169,7 @@ clean:
 $(BUILD)/%/build.ninja: CMakePresets.json | install-deps
 	$(call say,Configuring: $(BUILD)/$*)
 	@mkdir -p $(BUILD)
-	@cmake --preset $(firstword $(subst -, ,$*)) -B $(BUILD)/$* "-DTUTTI_TORCH=$(or $(torch_folder),$(TORCH))" \
+	@cmake --preset $(firstword $(subst -, ,$*)) -B $(BUILD)/$* "-DTUTTI_TORCH=$(or $(torch_folder),$(TORCH))" $(CONFIGURE) \
 	  > $(BUILD)/$*.log 2>&1 || { cat $(BUILD)/$*.log; exit 1; }
 	@sed -n 's/^-- \(LibTorch .*\)/   \1/p' $(BUILD)/$*.log
 	@touch $@
