@@ -236,7 +236,7 @@ const Scenario kThrowInside("ThrowInside", [](Rank& rank) {
 const Scenario kDeadline("Deadline", [](Rank& rank) {
   rank.meet();
   if (rank.index() == 0) return rank.meet();
-  rank.group().begin_step(17);
+  for (int step = 1; step <= 17; ++step) rank.group().begin_step();
   Lane& lane = rank.lane();
   const auto transfer =
       lane.barrier({.name = "late"}, lane.deadline(std::chrono::milliseconds(50)));

@@ -33,7 +33,7 @@ TEST_P(MultiWorker, CountsReplicasOverAllWorkers) {
   run([&](const Strategy& strategy) {
     EXPECT_EQ(strategy.num_replicas_in_sync(), all());
     EXPECT_EQ(strategy.extended().workers().size(), workers());
-    EXPECT_TRUE(strategy.extended().in_multi_worker_mode());
+    EXPECT_EQ(strategy.extended().in_multi_worker_mode(), workers() > 1);
     const auto ids = strategy.run([] { return get_replica_context()->replica_id_in_sync_group(); });
     ASSERT_EQ(strategy.local_results(ids).size(), static_cast<size_t>(local()));
     for (int i = 0; i < local(); ++i) {

@@ -145,11 +145,11 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
   server_options.address = listen;
   server_options.security = security;
   const auto server = std::make_shared<rpc::Server>(server_options);
-  std::vector<std::string> shown = options.names;
-  for (size_t r = 0; r < ranks; ++r) {
-    if (!options.addresses[r].empty()) shown[r] += message(" (", options.addresses[r], ")");
-  }
-  const auto texts = std::make_shared<TextGather>("MultiWorkerMirroredStrategy", std::move(shown));
+  const auto texts = std::make_shared<TextGather>(
+      "MultiWorkerMirroredStrategy", options.names,
+      message("Do they still run, and can they reach this address? The time for it is "
+              "join_timeout, at least ",
+              kConnectTime.count(), " s."));
   if (options.rank == 0) {
     server->handle_deferred(kGatherMethod, [texts, ranks](const rpc::Caller&,
                                                           std::string_view request,
@@ -191,6 +191,7 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
   for (size_t r = 0; r < ranks; ++r) {
     group.names.push_back(message(options.names[r], " (", members.addresses[r], ")"));
   }
+  texts->set_names(group.names);
   group.epoch = members.epoch;
   group.local_replicas = options.local_replicas;
   group.implementation = options.implementation;

@@ -109,16 +109,22 @@ void OperationLog::add(const Fingerprint& fingerprint) {
   const uint64_t number = count_.load(std::memory_order_relaxed);
   std::array<uint64_t, kWords> words;
   std::memcpy(words.data(), &fingerprint, sizeof fingerprint);
+  Ring* ring = ring_.load(std::memory_order_relaxed);
+  if (ring == nullptr) {
+    ring = new Ring();
+    ring_.store(ring, std::memory_order_release);
+  }
   for (size_t i = 0; i < kWords; ++i) {
-    ring_[number % kKept][i].store(words[i], std::memory_order_relaxed);
+    (*ring)[number % kKept][i].store(words[i], std::memory_order_relaxed);
   }
   count_.store(number + 1, std::memory_order_release);
 }
 
 Fingerprint OperationLog::entry(uint64_t number) const {
+  const Ring& ring = *ring_.load(std::memory_order_acquire);  // there is an entry, so it is made
   std::array<uint64_t, kWords> words;
   for (size_t i = 0; i < kWords; ++i) {
-    words[i] = ring_[number % kKept][i].load(std::memory_order_relaxed);
+    words[i] = ring[number % kKept][i].load(std::memory_order_relaxed);
   }
   Fingerprint fingerprint;
   std::memcpy(static_cast<void*>(&fingerprint), words.data(), sizeof fingerprint);

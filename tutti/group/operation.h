@@ -75,6 +75,11 @@ class OperationLog {
  public:
   static constexpr size_t kKept = 256;
 
+  OperationLog() = default;
+  ~OperationLog() { delete ring_.load(); }
+  OperationLog(const OperationLog&) = delete;
+  OperationLog& operator=(const OperationLog&) = delete;
+
   void add(const Fingerprint& fingerprint);
 
   /// One line for each operation that is kept, the latest last.
@@ -88,7 +93,9 @@ class OperationLog {
 
   Fingerprint entry(uint64_t number) const;
 
-  std::array<std::array<std::atomic<uint64_t>, kWords>, kKept> ring_ = {};
+  using Ring = std::array<std::array<std::atomic<uint64_t>, kWords>, kKept>;
+
+  std::atomic<Ring*> ring_{nullptr};  // made by the first operation
   std::atomic<uint64_t> count_{0};
 };
 

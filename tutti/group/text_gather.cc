@@ -69,15 +69,18 @@ TextGather::Texts TextGather::gather(size_t rank, std::string mine, const Deadli
         }
         throw Error(ErrorCode::kDeadlineExceeded,
                     message(who_, ": did not hear from ", missing,
-                            " while the workers connected to each other. Do they still run, and "
-                            "can they reach this address? The time for it is join_timeout, at "
-                            "least ten seconds."));
+                            " while the workers connected to each other. ", advice_));
       }
     }
     // A rank may have been late for the bump.
     news_.park(seen, Deadline::at(std::min(deadline.when(),
                                            Deadline::after(std::chrono::seconds(1)).when())));
   }
+}
+
+void TextGather::set_names(std::vector<std::string> names) {
+  const MutexLock lock(mutex_);
+  names_ = std::move(names);
 }
 
 void TextGather::fail() {

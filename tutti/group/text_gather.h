@@ -25,9 +25,16 @@ class TextGather {
  public:
   using Texts = std::vector<std::string>;
 
-  /// `names` are those of the ranks in errors, which begin with `who`.
-  TextGather(std::string who, std::vector<std::string> names)
-      : who_(std::move(who)), names_(std::move(names)), rounds_(names_.size()) {}
+  /// `names` are those of the ranks in errors, which begin with `who`; `advice` ends the error of a
+  /// rank that waits in vain.
+  TextGather(std::string who, std::vector<std::string> names, std::string advice = {})
+      : who_(std::move(who)),
+        advice_(std::move(advice)),
+        names_(std::move(names)),
+        rounds_(names_.size()) {}
+
+  /// Better names, once they are known.
+  void set_names(std::vector<std::string> names);
 
   /// The texts of all ranks in the next round of this rank. Throws kDeadlineExceeded that names the
   /// ranks that are missing, and kCancelled after fail().
@@ -50,9 +57,10 @@ class TextGather {
   Round& round_at(uint64_t number) TUTTI_REQUIRES(mutex_);
 
   const std::string who_;
-  const std::vector<std::string> names_;
+  const std::string advice_;
   WaitWord news_;
   Mutex mutex_;
+  std::vector<std::string> names_ TUTTI_GUARDED_BY(mutex_);
   std::vector<uint64_t> rounds_ TUTTI_GUARDED_BY(mutex_);  // gathered by each rank so far
   std::map<uint64_t, Round> open_ TUTTI_GUARDED_BY(mutex_);
   bool failed_ TUTTI_GUARDED_BY(mutex_) = false;

@@ -155,6 +155,7 @@ std::optional<uint64_t> WorkerGroup::agree(FunctionRef<uint64_t()> propose, std:
 }
 
 void WorkerGroup::barrier(std::string_view what) {
+  if (is_alone()) return;
   Lane& lane = this->lane(LaneKind::kCollectives);
   const MutexLock lock(lane.turn());
   Operation operation;
@@ -174,9 +175,9 @@ void WorkerGroup::gather_equal(std::span<const std::byte> mine, std::span<std::b
           [&](int rank, size_t bytes) {
             if (bytes != mine.size()) {
               throw Error(ErrorCode::kFailedPrecondition,
-                          message("reduce: ", name(rank), " has ", bytes,
+                          message(what, ": ", name(rank), " has ", bytes,
                                   " bytes of numbers where ", name(this->rank()), " has ",
-                                  mine.size(), ". All must reduce the same type."));
+                                  mine.size(), ". All must give as many of the same type."));
             }
             return all.subspan(static_cast<size_t>(rank) * mine.size(), mine.size());
           },
@@ -184,8 +185,19 @@ void WorkerGroup::gather_equal(std::span<const std::byte> mine, std::span<std::b
       ->wait();
 }
 
-InputTotals WorkerGroup::add_up(const InputProgress& progress) { return input_->add_up(progress); }
+InputTotals WorkerGroup::add_up(const InputProgress& progress) {
+  if (is_alone()) return {progress.local_replicas_with_data, progress.local_rows, progress.stop};
+  return input_->add_up(progress);
+}
 
-void WorkerGroup::end_input_pass(int64_t pass) { input_->forget(pass); }
+void WorkerGroup::go_on_after_input_pass(int64_t pass) {
+  int64_t next = input_passes_.load();
+  while (next <= pass && !input_passes_.compare_exchange_weak(next, pass + 1)) {
+  }
+}
+
+void WorkerGroup::end_input_pass(int64_t pass) {
+  if (!is_alone()) input_->forget(pass);
+}
 
 }  // namespace tutti

@@ -114,13 +114,18 @@ class WorkerGroup {
   /// not answer before the deadline, and kCancelled when the iterator was dropped.
   InputTotals add_up(const InputProgress& progress);
 
+  /// Numbers the passes over the input, which all ranks begin in the same order. After a restored
+  /// pass come those that followed it.
+  int64_t begin_input_pass() { return input_passes_.fetch_add(1); }
+  void go_on_after_input_pass(int64_t pass);
+
   /// Forgets a pass whose iterator was dropped.
   void end_input_pass(int64_t pass);
 
   // ---- one step, and the end
 
-  /// The run that begins now, for error messages: counted from 1.
-  void begin_step(uint64_t step) { step_.store(step, std::memory_order_relaxed); }
+  /// Counts the runs that begin, from 1. What is exchanged in a run carries its number.
+  void begin_step() { step_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
 
   /// Ends all operations of all ranks, now and later, with an error of this code. The first call
@@ -160,6 +165,7 @@ class WorkerGroup {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<internal::InputBoard> input_;
   std::atomic<uint64_t> step_{0};
+  std::atomic<int64_t> input_passes_{0};
   std::atomic<int> gradient_reducers_{0};
   std::atomic<int64_t> warning_;  // in milliseconds: the next wait that is logged
   std::atomic<bool> aborted_{false};

@@ -6,9 +6,19 @@
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/select_cross_device_ops.h"
+#include "tutti/collectives/worker_cross_device_ops.h"
 #include "tutti/strategy/internal/tally.h"
 
 namespace tutti {
+namespace {
+
+std::shared_ptr<CrossDeviceOps> default_ops(const StrategyExtended& strategy) {
+  if (strategy.workers().is_alone()) return select_cross_device_ops(strategy.worker_devices());
+  return std::make_shared<WorkerCrossDeviceOps>(strategy.traits().workers,
+                                                strategy.num_local_replicas());
+}
+
+}  // namespace
 
 LocalExtended::LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                              std::shared_ptr<CrossDeviceOps> cross_device_ops,
@@ -16,25 +26,23 @@ LocalExtended::LocalExtended(std::string name, std::vector<DeviceSpec> devices,
     : StrategyExtended(std::move(name), std::move(devices), std::move(traits)),
       has_given_ops_(cross_device_ops != nullptr),
       cross_device_ops_(cross_device_ops != nullptr ? std::move(cross_device_ops)
-                                                    : select_cross_device_ops(worker_devices())),
+                                                    : default_ops(*this)),
       runner_(this->name(), *this, contexts(), options) {}
 
 // What ends this run must end it everywhere: the others would wait for this worker.
 void LocalExtended::do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) {
   WorkerGroup& group = workers();
+  if (group.is_alone()) return runner_.run(fn);
   group.check();
-  group.begin_step(runs_.fetch_add(1, std::memory_order_relaxed) + 1);
+  group.begin_step();
   const auto watched = [&](ReplicaContext& context) {
     try {
       fn(context);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCancelled) end_group(context, error.what());
-      throw;
-    } catch (const std::exception& error) {
-      end_group(context, error.what());
+      if (error.code() != ErrorCode::kCancelled) end_group(context, std::current_exception());
       throw;
     } catch (...) {
-      end_group(context, "an exception that is not a std::exception");
+      end_group(context, std::current_exception());
       throw;
     }
   };
@@ -50,11 +58,11 @@ void LocalExtended::do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> 
 }
 
 // Immediately: other replicas of this worker may go on for long.
-void LocalExtended::end_group(const ReplicaContext& context, const char* text) {
+void LocalExtended::end_group(const ReplicaContext& context, const std::exception_ptr& error) {
   WorkerGroup& group = workers();
   group.abort(ErrorCode::kCancelled,
               message(group.name(group.rank()), " failed in step ", group.step(), ", replica ",
-                      context.replica_id_in_sync_group(), ": ", text));
+                      context.replica_id_in_sync_group(), ": ", internal::text_of(error)));
 }
 
 }  // namespace tutti

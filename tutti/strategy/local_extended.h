@@ -4,8 +4,7 @@
 
 #pragma once
 
-#include <atomic>
-#include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,8 +14,9 @@
 
 namespace tutti {
 
-/// One replica per device; values are combined by `cross_device_ops`
-/// (select_cross_device_ops() when null). A run that fails on one worker ends the group of all.
+/// One replica per device; values are combined by `cross_device_ops`. When null these are
+/// select_cross_device_ops() or, if there are other workers, the ones that combine over all of
+/// them. A run that fails on one worker ends the group of all.
 class LocalExtended : public StrategyExtended {
  public:
   LocalExtended(std::string name, std::vector<DeviceSpec> devices,
@@ -37,12 +37,11 @@ class LocalExtended : public StrategyExtended {
   void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override;
 
  private:
-  void end_group(const ReplicaContext& context, const char* text);
+  void end_group(const ReplicaContext& context, const std::exception_ptr& error);
 
   const bool has_given_ops_;
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
   ReplicaRunner runner_;
-  std::atomic<uint64_t> runs_{0};
 };
 
 }  // namespace tutti

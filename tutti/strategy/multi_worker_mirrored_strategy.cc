@@ -14,10 +14,10 @@
 #include "tutti/base/log.h"
 #include "tutti/cluster/resolve_cluster.h"
 #include "tutti/cluster/task_roles.h"
-#include "tutti/collectives/worker_cross_device_ops.h"
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
 #include "tutti/group/join.h"
+#include "tutti/group/worker_group.h"
 #include "tutti/strategy/local_extended.h"
 #include "tutti/version.h"
 
@@ -154,19 +154,14 @@ std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver, const Cluster
   return joined.group;
 }
 
-// Every worker of a group combines values over all of them; one that is alone, as MirroredStrategy.
 std::shared_ptr<StrategyExtended> make_extended(const std::shared_ptr<WorkerGroup>& group,
                                                 std::vector<DeviceSpec> devices,
                                                 const ReplicaRunnerOptions& runner,
                                                 const CommunicationOptions& communication_options,
                                                 std::shared_ptr<const ClusterResolver> resolver) {
-  std::shared_ptr<CrossDeviceOps> ops;
-  if (!group->is_alone()) {
-    ops = std::make_shared<WorkerCrossDeviceOps>(group, static_cast<int>(devices.size()));
-  }
   const bool is_first = group->rank() == 0;
   return std::make_shared<LocalExtended>(
-      kMultiWorkerName, std::move(devices), std::move(ops), runner,
+      kMultiWorkerName, std::move(devices), nullptr, runner,
       StrategyTraits{.cluster_resolver = std::move(resolver),
                      .workers = group,
                      .communication_options = communication_options,
@@ -176,15 +171,39 @@ std::shared_ptr<StrategyExtended> make_extended(const std::shared_ptr<WorkerGrou
                      .in_multi_worker_mode = !group->is_alone()});
 }
 
+// Over workers that are connected already. A rendezvous has compared what must be equal; here only
+// the number of replicas is known.
+std::shared_ptr<StrategyExtended> make_connected(
+    const MultiWorkerMirroredStrategyOptions& options) {
+  std::vector<DeviceSpec> devices = devices_of_worker(options);
+  const auto mine = static_cast<int64_t>(devices.size());
+  const std::vector<int64_t> all = options.workers->concatenate(
+      std::vector<int64_t>{mine}, [] { return std::string("replicas of each worker"); });
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r] == mine) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                message(kMultiWorkerName, ": ", options.workers->name(static_cast<int>(r)), " has ",
+                        all[r], " replicas, but ", options.workers->name(options.workers->rank()),
+                        " has ", mine, ". Give every worker as many devices."));
+  }
+  return make_extended(options.workers, std::move(devices), options.runner,
+                       options.communication_options, nullptr);
+}
+
 std::shared_ptr<StrategyExtended> make_multi_worker(
     std::shared_ptr<ClusterResolver> given,
     const MultiWorkerMirroredStrategyOptions& given_options) {
+  if (given_options.workers != nullptr) {
+    if (given != nullptr) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  message(kMultiWorkerName,
+                          ": a cluster resolver and options.workers exclude each "
+                          "other: workers that are connected already need no cluster. Give one."));
+    }
+    return make_connected(given_options);
+  }
   const MultiWorkerMirroredStrategyOptions options = with_environment(given_options);
   options.communication_options.validate();
-  if (options.workers != nullptr) {
-    return make_extended(options.workers, devices_of_worker(options), options.runner,
-                         options.communication_options, nullptr);
-  }
   const std::shared_ptr<ClusterResolver> resolver = resolve_cluster(std::move(given));
   const ClusterSpec spec = resolver->cluster_spec();
   std::vector<DeviceSpec> devices = devices_of_worker(options);

@@ -43,8 +43,9 @@ struct MultiWorkerMirroredStrategyOptions {
   /// Threads, turns and time limits of the replicas.
   ReplicaRunnerOptions runner = {};
 
-  /// The workers, if they are connected already (group/connect.h): no cluster is resolved, and
-  /// cluster_resolver() is null.
+  /// The workers, if they are connected already (group/connect.h): no cluster is resolved, the
+  /// environment is not asked, and cluster_resolver() is null. The timeout of the group holds
+  /// wherever no call has one of its own.
   std::shared_ptr<WorkerGroup> workers = nullptr;
 };
 

@@ -58,12 +58,6 @@ ReplicaContext& StrategyExtended::replica_context(int local_replica) const {
   return *contexts_[static_cast<size_t>(local_replica)];
 }
 
-void StrategyExtended::go_on_after_input_pass(int64_t pass) {
-  int64_t next = input_passes_.load();
-  while (next <= pass && !input_passes_.compare_exchange_weak(next, pass + 1)) {
-  }
-}
-
 std::vector<ReplicaContext*> StrategyExtended::contexts() const {
   std::vector<ReplicaContext*> pointers;
   for (const auto& context : contexts_) pointers.push_back(context.get());

@@ -99,8 +99,8 @@ class StrategyExtended : public StrategyServices,
 
   /// Numbers the passes over distributed datasets, which all workers begin in the same
   /// order. After a restored pass come those that followed it. Thread-safe.
-  int64_t begin_input_pass() { return input_passes_.fetch_add(1); }
-  void go_on_after_input_pass(int64_t pass);
+  int64_t begin_input_pass() { return workers().begin_input_pass(); }
+  void go_on_after_input_pass(int64_t pass) { workers().go_on_after_input_pass(pass); }
 
   /// Contexts live as long as this object. Throws kInvalidArgument for a bad id.
   ReplicaContext& replica_context(int local_replica) const;
@@ -253,7 +253,6 @@ class StrategyExtended : public StrategyServices,
   std::vector<DeviceSpec> devices_;
   int num_replicas_;
   StrategyTraits traits_;
-  std::atomic<int64_t> input_passes_{0};
   std::atomic<bool> has_variables_{false};
   std::atomic<bool> wants_to_stop_{false};
   std::atomic<bool> stops_{false};  // all workers know

@@ -25,7 +25,8 @@ std::string what(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& each) {
-    return each.what();
+    const std::string text = each.what();
+    return text.substr(0, text.find('\n'));  // LibTorch adds a backtrace
   } catch (...) {
     return "an exception that is not a std::exception";
   }
@@ -60,7 +61,8 @@ std::vector<std::exception_ptr> InProcessCluster::try_run(
   for (int w = 0; w < workers_; ++w) {
     workers.push_back(message("/job:worker/task:", w, " (a thread)"));
   }
-  TextGather texts("InProcessCluster", workers);
+  TextGather texts("InProcessCluster", workers,
+                   "The time for it is InProcessClusterOptions::timeout.");
   const uint64_t epoch = random_epoch();
   const uint64_t key = draw_random_key();
   const std::string secret = message(random_epoch(), "-", random_epoch());

@@ -172,8 +172,7 @@ c10::intrusive_ptr<Call> saved_call(const AutogradContext& context) {
 
 variable_list reduce_gradients(const Call& call, ReduceOp op, variable_list gradients,
                                const char* function) {
-  const internal::BackwardScope context(*call.strategy, *call.context,
-                                        message("ReplicaContext::", function));
+  const internal::BackwardScope context(*call.strategy, *call.context, function);
   LeafList leaves;
   for (at::Tensor& gradient : gradients) {
     // LibTorch makes zeros for outputs that have no gradient, such as masks.
@@ -226,7 +225,8 @@ class AllReduceFunction : public torch::autograd::Function<AllReduceFunction> {
                   message("ReplicaContext::all_reduce: ", call->op,
                           " has no gradient; only kSum and kMean have. Detach its input."));
     }
-    variable_list results = reduce_gradients(*call, call->op, gradients, "all_reduce");
+    variable_list results =
+        reduce_gradients(*call, call->op, gradients, "ReplicaContext::all_reduce");
     results.insert(results.begin(), at::Tensor());  // for `call`
     return results;
   }
@@ -244,7 +244,8 @@ class AllGatherFunction : public torch::autograd::Function<AllGatherFunction> {
   // Everybody's gradient of everybody's part is summed; each takes its own part.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const c10::intrusive_ptr<Call> call = saved_call(*context);
-    variable_list results = reduce_gradients(*call, ReduceOp::kSum, gradients, "all_gather");
+    variable_list results =
+        reduce_gradients(*call, ReduceOp::kSum, gradients, "ReplicaContext::all_gather");
     for (size_t i = 0; i < results.size(); ++i) {
       if (!results[i].defined()) continue;
       const int64_t rank = results[i].dim();

@@ -156,7 +156,7 @@ void FirstUpdateRequest::complete(std::span<MeetingRequest* const> requests) {
   if (shared.kind == Leaf::Kind::kTensor) {
     tensor = strategy_.workers().of_first(shared.tensor(), update_.variable.describe());
     shared.data = &tensor;
-  } else {
+  } else if (!strategy_.has_all_replicas()) {
     const IndexedSlices& mine = shared.slices();
     const at::Tensor count = at::scalar_tensor(mine.indices().numel(), at::kLong);
     strategy_.workers().broadcast(count, "number of slices");
