@@ -13,7 +13,7 @@ void wrong(const tutti::Strategy& strategy, const tutti::PerReplica<int*>& point
            const tutti::PerReplica<WithArray>& arrays) {
   strategy.reduce(tutti::ReduceOp::kSum, pointers);
   strategy.reduce(tutti::ReduceOp::kSum, arrays);
-  // EXPECT-ERROR: Strategy::reduce: the value is no nest (tensor, IndexedSlices, arithmetic type
+  // EXPECT-ERROR: Strategy::reduce: the value is not a nest (tensor, IndexedSlices, arithmetic type
   // EXPECT-ERROR: a struct has 1-16 fields and no base class, C array, bit-field, const or
   // EXPECT-ERROR: reference field
   // EXPECT-ERROR: with V = tutti::PerReplica<int*>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Synchronous training on several devices of one machine with one copy of the parameters:
-// replicas work on parts of the batch, share every variable, and write it together. It takes
-// the memory of one model where MirroredStrategy takes that of one for each replica.
+// replicas work on parts of the batch, share every variable, and write it together. It needs
+// memory for one model, where MirroredStrategy needs memory for one per replica.
 
 #pragma once
 
@@ -20,7 +20,7 @@ struct CentralStorageStrategyOptions {
   /// MirroredStrategy on the same devices.
   std::shared_ptr<CrossDeviceOps> cross_device_ops = nullptr;
 
-  /// Of every collective call; what a call sets itself wins.
+  /// Defaults of every collective call; options set in a call take precedence.
   CommunicationOptions communication_options = {};
 
   /// Threads, turns and time limits of the replicas.
@@ -29,25 +29,25 @@ struct CentralStorageStrategyOptions {
 
 /// One replica per compute device; replica 0 runs on the thread that calls run().
 ///
-/// A variable has one copy, on the parameter device. A replica sees it through a leaf tensor
-/// of its own, which shares the memory, so that gradients of replicas stay apart. What
-/// replicas write is combined by the variable's aggregation, which it must have, and written
-/// once while all wait. With one compute device variables are plain.
+/// A variable has one copy, on the parameter device. Each replica sees it through its own leaf
+/// tensor, which shares the memory, so that gradients of replicas stay separate. Values that
+/// replicas write are combined by the variable's aggregation, which is required, and written
+/// once while all replicas wait. With one compute device, variables are plain.
 ///
-/// A variable that synchronises on read is no parameter but what each replica counts for
-/// itself, so it is the same as under MirroredStrategy: one copy on every compute device,
-/// combined when it is read from outside. Metrics therefore update without waiting, and a
-/// program means the same under both strategies.
+/// A variable that synchronises on read is not a parameter but a value that each replica
+/// accumulates independently, so it behaves as under MirroredStrategy: one copy on every compute
+/// device, combined when it is read from outside. Metrics therefore update without waiting, and
+/// a program has the same meaning under both strategies.
 ///
-/// Datasets are split as under MirroredStrategy: every row reaches a replica, also those of a
-/// last batch that does not fill all of them.
+/// Datasets are split as under MirroredStrategy: every row reaches a replica, including those of
+/// a last batch that is too small for all replicas.
 class CentralStorageStrategy : public Strategy {
  public:
-  /// An empty list stands for all GPUs or, without a GPU, all logical CPUs. An empty
-  /// parameter device is the compute device if there is only one, else CPU:0. Throws
+  /// An empty list means all GPUs or, without a GPU, all logical CPUs. An empty
+  /// parameter device means the compute device if there is only one, otherwise CPU:0. Throws
   /// kNotFound for a device that does not exist, kInvalidArgument for a compute device that
   /// is listed twice or belongs to another process, and kUnimplemented if the parameters
-  /// would not lie in the memory of every compute device.
+  /// would not be in the memory of every compute device.
   explicit CentralStorageStrategy(const std::vector<std::string>& compute_devices = {},
                                   const std::string& parameter_device = {},
                                   const CentralStorageStrategyOptions& options = {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is current where no strategy is: one replica, on the calling thread. Code
+// The strategy that is current where no other one is: one replica, on the calling thread. Code
 // written for replicas runs unchanged in a plain program.
 
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// One per process; get_strategy() hands it out.
+/// There is one per process; get_strategy() returns it.
 const std::shared_ptr<StrategyExtended>& default_strategy_extended();
 
 }  // namespace tutti

@@ -5,7 +5,7 @@
 //   auto batches = strategy.distribute_dataset(dataset.batch(global_batch_size));
 //   for (auto& batch : batches) strategy.run(step, batch);
 //
-// It can be iterated and nothing else: transform the dataset before it is distributed.
+// It can only be iterated: transform the dataset before distributing it.
 
 #pragma once
 
@@ -25,10 +25,10 @@
 
 namespace tutti {
 
-/// A pass over a distributed dataset, used by one thread, outside of replicas
-/// (kFailedPrecondition). Every worker must go on as long as any has data: a replica
-/// without data gets an element of 0 rows, and no incomplete step is dropped. Dropping the
-/// iterator stops its threads.
+/// A pass over a distributed dataset, for use by one thread, outside of replicas (inside one it
+/// throws kFailedPrecondition). Every worker must continue as long as any worker has data: a
+/// replica without data gets an element of 0 rows, and incomplete steps are not dropped.
+/// Destroying the iterator stops its threads.
 template <class T>
 class DistributedIterator {
  public:
@@ -55,7 +55,7 @@ class DistributedIterator {
     return std::move(*step);
   }
 
-  /// get_next(), for programs that call it so.
+  /// The same as get_next(), for programs that use this name.
   PerReplica<T> next() { return get_next(); }
 
   /// What each local replica gets.
@@ -63,15 +63,16 @@ class DistributedIterator {
     return PerReplica<data::ElementSpec>(source_->element_specs());
   }
 
-  /// Where this pass is, for restore() of a new iterator. Under AutoShardPolicy::kData and
-  /// kBatch a position holds for any number of workers and replicas; else for this worker.
+  /// The position of this pass, for restore() of a new iterator. Under AutoShardPolicy::kData and
+  /// kBatch a position is valid for any number of workers and replicas, otherwise only for this
+  /// worker.
   std::string save() { return reader_->save(); }
 
   /// Throws kFailedPrecondition for a position that belongs to another worker, kDataLoss
   /// for one of another pipeline.
   void restore(std::string_view position) { reader_->restore(position); }
 
-  /// The time that the user's functions took, by stage.
+  /// The time spent in the user's functions, by stage.
   std::vector<data::StageStats> stats() const { return reader_->stats(); }
 
  private:

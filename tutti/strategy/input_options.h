@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How input reaches replicas: what Strategy::distribute_dataset and
-// Strategy::distribute_datasets_from_function are told, and what they tell.
+// How input reaches replicas: the options of Strategy::distribute_dataset and
+// Strategy::distribute_datasets_from_function, and what the latter passes to its function.
 
 #pragma once
 
@@ -12,7 +12,7 @@ namespace tutti {
 
 enum class InputReplicationMode {
   kPerWorker,   ///< One pipeline per worker, from which its replicas take turns.
-  kPerReplica,  ///< One pipeline per replica; with distribute_datasets_from_function only.
+  kPerReplica,  ///< One pipeline per replica; only for distribute_datasets_from_function.
 };
 
 struct InputOptions {
@@ -25,16 +25,16 @@ struct InputOptions {
   /// its tensors on the device of the replica.
   bool place_dataset_on_device = false;
 
-  /// Steps that are read ahead, on a thread; 0: none, each is read when it is asked for.
+  /// The number of steps to read ahead on a dedicated thread; with 0, steps are read on demand.
   int per_replica_buffer_size = 1;
 
-  /// Where a batch does not divide evenly: pieces that differ by one row at most (4 over 3
-  /// replicas: 2, 1, 1) instead of full ones first (2, 2, 0). Concerns the pieces of single
-  /// batches (kData, kBatch); where the stream of rows is cut, shares are always even.
+  /// How to split a batch that does not divide evenly: into pieces that differ by at most one row
+  /// (4 over 3 replicas: 2, 1, 1) instead of full ones first (2, 2, 0). Applies where single
+  /// batches are split (kData, kBatch); where the stream of rows is split, shares are always even.
   bool even_split = false;
 };
 
-/// What the function of distribute_datasets_from_function is told.
+/// The argument of the function given to distribute_datasets_from_function.
 struct InputContext {
   int num_input_pipelines = 1;
   int input_pipeline_id = 0;

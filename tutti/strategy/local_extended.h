@@ -24,7 +24,7 @@ class LocalExtended : public StrategyExtended {
                 const ReplicaRunnerOptions& options, StrategyTraits traits = {});
 
   CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
-  bool has_given_ops() const { return has_given_ops_; }  ///< Or those it selected itself.
+  bool has_given_ops() const { return has_given_ops_; }  ///< False if it selected them itself.
   uint64_t failed_runs() const override { return runner_.failed_runs(); }
   int threads_per_replica() const { return runner_.threads_per_replica(); }
   const ReplicaRunnerOptions& runner_options() const { return runner_.options(); }

@@ -23,21 +23,21 @@ namespace tutti {
 class WorkerGroup;
 
 struct MultiWorkerMirroredStrategyOptions {
-  /// The devices of this worker, one replica on each. Empty stands for all GPUs or, without a GPU,
+  /// The devices of this worker, one replica on each. Empty means all GPUs or, without a GPU,
   /// CPU:0.
   std::vector<std::string> devices = {};
 
-  /// Of every collective call; what a call sets itself wins. `implementation` chooses the way
-  /// between workers; `timeout` is how long a worker waits for the others in one call: if unset,
-  /// the seconds of TUTTI_COMMUNICATION_TIMEOUT, else five minutes.
+  /// Defaults of every collective call; options set in a call take precedence. `implementation`
+  /// selects the transport between workers; `timeout` is how long a worker waits for the others in
+  /// one call: if unset, the seconds in TUTTI_COMMUNICATION_TIMEOUT, otherwise five minutes.
   CommunicationOptions communication_options = {};
 
-  /// The job secret, and certificates for encrypted connections. Needed as soon as an address is
-  /// not loopback; what is not set is looked for in the environment. docs/guide/security.md.
+  /// The job secret, and certificates for encrypted connections. Required if any address is not
+  /// loopback; unset fields are read from the environment (docs/guide/security.md).
   rpc::SecurityOptions security = {};
 
-  /// How long to wait for all workers to come: if unset, the seconds of TUTTI_JOIN_TIMEOUT, else
-  /// five minutes.
+  /// How long to wait for all workers to join: if unset, the seconds in TUTTI_JOIN_TIMEOUT,
+  /// otherwise five minutes.
   std::optional<std::chrono::milliseconds> join_timeout = std::nullopt;
 
   /// Threads, turns and time limits of the replicas.
@@ -50,17 +50,16 @@ struct MultiWorkerMirroredStrategyOptions {
 };
 
 /// W workers with R replicas each: replica i of worker w has the global id w * R + i. A chief is
-/// worker 0. An evaluator, and a program without a cluster, gets a strategy of its own that waits
-/// for nobody.
+/// worker 0. An evaluator, or a program without a cluster, gets a separate strategy that does not
+/// wait for other workers.
 ///
-/// A worker that fails ends the job: every other one gets kCancelled with its error at its next
-/// call, or kUnavailable when it is gone.
+/// A failing worker ends the job: at its next call every other worker gets kCancelled with the
+/// error, or kUnavailable if the worker is gone.
 class MultiWorkerMirroredStrategy : public Strategy {
  public:
-  /// Waits until all workers are there. Without a resolver the environment decides
-  /// (resolve_cluster.h). Throws kInvalidArgument for a cluster that cannot be, kDeadlineExceeded
-  /// or kUnavailable when workers are missing, kFailedPrecondition when workers do not fit
-  /// together.
+  /// Waits until all workers have joined. Without a resolver the environment decides
+  /// (resolve_cluster.h). Throws kInvalidArgument for an invalid cluster, kDeadlineExceeded or
+  /// kUnavailable if workers are missing, kFailedPrecondition if workers are incompatible.
   explicit MultiWorkerMirroredStrategy(std::shared_ptr<ClusterResolver> cluster_resolver = nullptr,
                                        const MultiWorkerMirroredStrategyOptions& options = {});
 };

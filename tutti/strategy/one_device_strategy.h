@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Everything on one device: for trying out a program before it is distributed.
+// Runs everything on one device: for trying out a program before distributing it.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace tutti {
 
 struct OneDeviceStrategyOptions {
-  /// Threads of LibTorch and BLAS; 0 means all usable cores.
+  /// The number of threads of LibTorch and BLAS; 0 means all usable cores.
   int threads_per_replica = 0;
 };
 

@@ -2,7 +2,7 @@
 //
 // Random numbers of replicas. LibTorch has one CPU generator for all threads, so
 // its numbers would depend on which replica draws first. Inside run() each
-// replica draws from a generator of its own, also in unmodified torch::randn and
+// replica draws from its own generator, even in unmodified torch::randn and
 // torch::nn::Dropout.
 //
 // The generators are seeded from a key that run() draws from LibTorch's default
@@ -17,12 +17,12 @@
 
 namespace tutti {
 
-/// What the calling thread draws from on the CPU: LibTorch's default generator, unless a Scope says
-/// otherwise.
+/// The CPU generator that the calling thread draws from: LibTorch's default generator, unless a
+/// Scope is active.
 at::Generator current_cpu_generator();
 
-/// Draws the key of one run from LibTorch's default CPU generator, or from the calling thread's
-/// own.
+/// Draws the key of one run from LibTorch's default CPU generator, or from the calling thread's own
+/// generator.
 uint64_t draw_random_key();
 
 /// The generator of one replica. Not thread-safe: one thread at a time uses it.

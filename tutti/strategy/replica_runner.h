@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a function on every local replica at once, and lets the replicas meet.
-// The source file begins with the states of a meeting.
+// Runs a function concurrently on every local replica, and lets the replicas meet.
+// replica_meeting.cc begins with the states of a meeting.
 
 #pragma once
 
@@ -36,13 +36,13 @@ class CallerState;
 }
 
 struct ReplicaRunnerOptions {
-  /// Threads LibTorch and BLAS use inside each replica; 0 means the usable cores
-  /// divided by the local replicas, and by the workers that share them; at least 1.
-  /// Part of what decides the bits.
+  /// The number of threads LibTorch and BLAS use inside each replica; 0 means the usable cores
+  /// divided by the local replicas, and by the workers that share them; at least 1. Results may
+  /// depend on it, to the bit.
   int threads_per_replica = 0;
 
-  /// How many replicas run at the same time; 0 means all. With 1 the replicas
-  /// take turns: handy in a debugger, and it gives the same bits.
+  /// How many replicas run simultaneously; 0 means all. With 1 the replicas take turns, which is
+  /// handy in a debugger and gives the same bits.
   int concurrent_replicas = 0;
 
   /// A replica that waits this long for others logs where every replica is.
@@ -67,18 +67,18 @@ class ReplicaRunner {
   ReplicaRunner(const ReplicaRunner&) = delete;
   ReplicaRunner& operator=(const ReplicaRunner&) = delete;
 
-  /// Calls fn once for each replica and returns when all calls have ended. If
-  /// some throw, the others are released at their next meeting point, and the
-  /// exception of the lowest replica that was not just released is rethrown.
+  /// Calls fn once for each replica and returns when all calls have ended. If some throw, the
+  /// others are released at their next meeting point; then the exception of the lowest replica that
+  /// failed by itself, and was not merely released, is rethrown.
   void run(FunctionRef<void(ReplicaContext&)> fn);
 
-  /// Waits until all replicas have come with a request, and completes them as
-  /// the requests say. Only for the thread that runs `replica`, or for one that
-  /// entered its context. Throws on all replicas when the requests differ.
+  /// Waits until all replicas have submitted a request, and completes the requests as they specify.
+  /// Only for the thread that runs `replica`, or for one that entered its context. Throws on all
+  /// replicas when the requests differ.
   void meet(int replica, MeetingRequest& request);
 
-  /// How many runs have ended with an exception: work that spans several meetings of a run is
-  /// void once the number has changed.
+  /// How many runs have ended with an exception. Work that spans several meetings of a run is
+  /// invalid once the number has changed.
   uint64_t failed_runs() const { return failed_runs_.load(std::memory_order_relaxed); }
 
   int size() const { return static_cast<int>(replicas_.size()); }
@@ -88,7 +88,8 @@ class ReplicaRunner {
  private:
   enum class State : int { kIdle, kRunning, kWaiting, kFinished };
 
-  // The beginning of a name, which one thread writes while others read; a torn one is only shown.
+  // The beginning of a name, which one thread writes while others read it. A torn name does no
+  // harm: it is only printed.
   class NameWords {
    public:
     void store(std::string_view name);
@@ -98,7 +99,7 @@ class ReplicaRunner {
     std::array<std::atomic<uint64_t>, 6> words_ = {};
   };
 
-  // One replica; what a warning shows is atomic.
+  // One replica; the fields that a warning prints are atomic.
   struct alignas(64) Replica {
     ReplicaContext* context = nullptr;
     std::exception_ptr error;
@@ -173,15 +174,15 @@ class ReplicaRunner {
   std::atomic<int> permits_{0};
   WaitWord permit_released_;
 
-  // One meeting: who has arrived, done its share and finished the run; which
-  // meeting it is and whether it is open.
+  // One meeting: how many replicas have arrived, done their share and finished the run; the number
+  // of the meeting and whether it is open.
   alignas(64) std::atomic<uint64_t> tally_{0};
   alignas(64) WaitWord signal_;
   alignas(64) std::atomic<uint32_t> failed_meeting_{~uint32_t{0}};
   Mutex poison_mutex_;
   std::exception_ptr poison_error_ TUTTI_GUARDED_BY(poison_mutex_);
 
-  std::vector<std::unique_ptr<Thread>> threads_of_replicas_;  // last: they use all the above
+  std::vector<std::unique_ptr<Thread>> threads_of_replicas_;  // last: they use everything above
 };
 
 }  // namespace tutti

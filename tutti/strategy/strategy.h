@@ -31,19 +31,19 @@ namespace tutti {
 
 class Scope;
 
-/// Accepted by run() for programs that set them; they concern TPUs only.
+/// Accepted by run() for programs that set them; they only affect TPUs.
 struct RunOptions {
   bool enable_dynamic_batch_size = true;
   bool bucketizing_dynamic_shape = false;
 };
 
-/// What Strategy::distribute_values_from_function tells its function.
+/// The argument of the function given to Strategy::distribute_values_from_function.
 struct ValueContext {
   int replica_id_in_sync_group = 0;
   int num_replicas_in_sync = 1;
 };
 
-/// A handle, cheap to copy; the strategy lives as long as one of them, or a scope.
+/// A handle, cheap to copy; the strategy lives as long as a handle or a scope of it exists.
 class Strategy {
  public:
   /// Throws kInvalidArgument for a null pointer.
@@ -59,7 +59,7 @@ class Strategy {
 
   /// Makes this the current strategy of the calling thread, in cross-replica
   /// context, for the life of the result. The same strategy may be entered again;
-  /// another one, or a replica context, is kFailedPrecondition.
+  /// in the scope of a different strategy, or in a replica, it throws kFailedPrecondition.
   [[nodiscard]] Scope scope() const;
 
   /// Calls fn inside scope() and returns its result.
@@ -70,9 +70,9 @@ class Strategy {
   /// results (nothing if it returns nothing).
   ///
   /// A PerReplica or Mirrored argument arrives as this replica's component;
-  /// per-replica tuples arrive spread out if fn accepts that, else whole.
+  /// per-replica tuples arrive spread out if fn accepts that, otherwise whole.
   /// Everything else arrives as const&. All replicas share fn, so it is called
-  /// as const. An exception of fn is rethrown here with its type.
+  /// as const. An exception thrown by fn is rethrown here with its type.
   template <class F, class... A>
     requires(!std::same_as<F, RunOptions>)
   auto run(const F& fn, A&&... args) const;
@@ -81,16 +81,16 @@ class Strategy {
     return run(fn, std::forward<A>(args)...);
   }
 
-  /// One value from those of all replicas, leaf by leaf. Of a variable that synchronises
-  /// on read the components are reduced; any other variable counts as a plain value.
+  /// Reduces the values of all replicas to one, leaf by leaf. If a variable synchronises
+  /// on read, its components are reduced; any other variable counts as a plain value.
   ///
   /// With axes, each replica's tensor is first reduced along them; kMean then
   /// divides by the number of elements of all replicas together, so that ragged
-  /// batches are averaged right. A plain value is equal everywhere: kMean, kMin
-  /// and kMax return it; kSum and kProduct over several replicas are
-  /// kInvalidArgument. Over several workers each has a plain value of its own,
-  /// and they are reduced; Mirrored ones are still equal. The mean of an integer tensor is a float
-  /// tensor; that of a C++ integer is kInvalidArgument.
+  /// batches are averaged correctly. A plain value is equal on all replicas: kMean, kMin
+  /// and kMax return it; kSum and kProduct over several replicas throw
+  /// kInvalidArgument. With several workers each has its own plain value, and these are
+  /// reduced; Mirrored values are equal on all workers too. The mean of an integer tensor is a
+  /// float tensor; the mean of a C++ integer throws kInvalidArgument.
   template <class V>
   auto reduce(ReduceOp op, const V& value, at::OptionalIntArrayRef axis = c10::nullopt) const;
   template <class V>
@@ -98,13 +98,13 @@ class Strategy {
     return reduce(op, value, at::OptionalIntArrayRef());
   }
 
-  /// The tensors of all replicas concatenated along `axis` in replica order. A
-  /// plain value is returned as it is; over several workers those of all are concatenated.
+  /// The tensors of all replicas, concatenated along `axis` in replica order. A plain value is
+  /// returned unchanged; with several workers, the plain values of all workers are concatenated.
   template <class V>
   auto gather(const V& value, int64_t axis) const;
 
-  /// The components of the local replicas; a plain value is its only component. Those of
-  /// a variable share its memory.
+  /// The components of the local replicas; a plain value is its only component. Components of a
+  /// variable share its memory.
   template <class V>
   auto local_results(V&& value) const;
 
@@ -114,8 +114,8 @@ class Strategy {
 
   // ---- input
 
-  /// Splits a dataset of global batches over the replicas of all workers, as its
-  /// AutoShardPolicy says; the log says what was done. See docs/guide/data.md.
+  /// Splits a dataset of global batches over the replicas of all workers, according to its
+  /// AutoShardPolicy; the outcome is logged. See docs/guide/data.md.
   template <class T>
   DistributedDataset<T> distribute_dataset(const data::Dataset<T>& dataset,
                                            const InputOptions& options = {}) const {
@@ -147,7 +147,7 @@ class Strategy {
   std::shared_ptr<StrategyExtended> extended_;
 };
 
-/// Keeps a strategy current; made by Strategy::scope() only, and only on the stack.
+/// Keeps a strategy current; made only by Strategy::scope(), and only on the stack.
 class Scope {
  public:
   Scope(const Scope&) = delete;
@@ -164,14 +164,14 @@ class Scope {
   std::optional<internal::FrameScope> frame_;
 };
 
-/// The strategy whose scope or run the calling thread is in, else the default
+/// The strategy whose scope or run the calling thread is in, otherwise the default
 /// strategy: one replica, no threads.
 Strategy get_strategy();
 
 /// True in the scope or run of a strategy other than the default one.
 bool has_strategy();
 
-/// True inside scope() and merge_call(), false inside run() and outside of all.
+/// True inside scope() and merge_call(), false inside run() and outside of any strategy.
 bool in_cross_replica_context();
 
 /// The calling thread's replica; null in cross-replica context. Outside of any
@@ -180,10 +180,10 @@ bool in_cross_replica_context();
 ReplicaContext* get_replica_context(CallSite site = CallSite::current());
 
 /// Makes a strategy current on this thread without a scope, until it is replaced
-/// or cleared by nullopt. Inside a scope it is kFailedPrecondition.
+/// or cleared by nullopt. Throws kFailedPrecondition inside a scope.
 void set_strategy(std::optional<Strategy> strategy);
 
-/// Inside StrategyExtended::update the number of the copy that is being updated.
+/// Inside StrategyExtended::update, the index of the copy that is being updated.
 std::optional<int> get_update_replica_id();
 
 }  // namespace tutti

@@ -41,9 +41,9 @@ class VariableRegistry;
 struct Ungrouped {};
 inline constexpr Ungrouped kUngrouped;
 
-/// Shared by all handles of one strategy. Thread-safe where it says so; run()
-/// from several threads takes turns. Members that combine or place values need
-/// cross-replica context, or a thread that is in no scope (kFailedPrecondition).
+/// Shared by all handles of one strategy. Thread-safe where stated; several threads that call run()
+/// take turns. Members that combine or place values must be called in cross-replica context or on a
+/// thread outside of any scope; elsewhere they throw kFailedPrecondition.
 class StrategyExtended : public StrategyServices,
                          public std::enable_shared_from_this<StrategyExtended> {
  public:
@@ -64,8 +64,8 @@ class StrategyExtended : public StrategyServices,
   const std::vector<DeviceSpec>& worker_devices() const { return devices_; }
   std::vector<std::vector<DeviceSpec>> worker_devices_by_replica() const;
 
-  /// What is constant: where variables live, what a program that is written for every strategy
-  /// asks.
+  /// The constant properties: where variables live, and what programs written for every strategy
+  /// ask for.
   const StrategyTraits& traits() const { return traits_; }
   const std::vector<DeviceSpec>& parameter_devices() const { return traits_.parameter_devices; }
   bool shares_parameters() const { return traits_.shares_parameters; }
@@ -77,7 +77,7 @@ class StrategyExtended : public StrategyServices,
   bool should_save_summary() const { return traits_.should_save_summary; }
   bool in_multi_worker_mode() const { return traits_.in_multi_worker_mode; }
 
-  /// This worker among those that run in lock step; a group of one where there are no others.
+  /// The workers that run in lock step with this one; a group of one if there are no others.
   WorkerGroup& workers() const { return *traits_.workers; }
 
   /// Whether all replicas are threads of this process.
@@ -85,12 +85,12 @@ class StrategyExtended : public StrategyServices,
 
   // ---- input
 
-  /// Asks the program to stop, on all workers after the same step: the machine will be taken away,
-  /// say. Any thread, and signal handlers.
+  /// Asks the program to stop, on all workers after the same step, for example because the machine
+  /// is about to be preempted. May be called from any thread and from signal handlers.
   void request_stop() { wants_to_stop_.store(true, std::memory_order_relaxed); }
 
-  /// Whether some worker was asked to. Becomes true when a loop over a distributed dataset hands
-  /// out a step, and in the same step on every worker: save what shall be saved and leave the loop.
+  /// Whether some worker was asked to stop. Becomes true when a loop over a distributed dataset
+  /// hands out a step, in the same step on every worker: save your state and leave the loop.
   bool stop_requested() const { return stops_.load(std::memory_order_relaxed); }
 
   /// For the reader of the input.
@@ -135,8 +135,8 @@ class StrategyExtended : public StrategyServices,
       ReduceOp op, std::initializer_list<std::pair<PerReplica<at::Tensor>, Destinations>> pairs,
       const CommunicationOptions& options = {});
 
-  /// A copy of the tensor on each destination. A number is returned as it is, so that
-  /// whoever takes it decides about its type.
+  /// A copy of the tensor on each destination. A number is returned unchanged, so that its user
+  /// decides its type.
   Mirrored<at::Tensor> broadcast_to(const at::Tensor& tensor, const Destinations& destinations);
   template <internal::Number T>
   T broadcast_to(T number, const Destinations&) const {
@@ -146,9 +146,10 @@ class StrategyExtended : public StrategyServices,
   // ---- variables
 
   /// Calls fn(variable, args...) for every copy of the variable in turn, on its device. In fn the
-  /// variable means that copy alone; a PerReplica or Mirrored argument arrives as its component.
+  /// variable means that copy only; a PerReplica or Mirrored argument arrives as its component.
   /// Returns Mirrored of the results, or nothing. In a replica, all replicas must call it: copy i
-  /// gets the arguments of replica i, and the function is replica 0's, so pass what differs.
+  /// gets the arguments of replica i, and the function is replica 0's: pass what differs
+  /// as arguments.
   template <class F, class... A>
   auto update(const Variable& variable, const F& fn, const A&... args);
 
@@ -162,7 +163,7 @@ class StrategyExtended : public StrategyServices,
   template <class F, class... A>
   auto update_non_slot(Ungrouped, const Destinations& colocate_with, const F& fn, const A&... args);
 
-  /// Where state that belongs to no single variable of the list shall live.
+  /// The devices for state that does not belong to a single variable of the list.
   virtual Destinations non_slot_devices(const std::vector<Variable>& variables) const;
 
   /// For ReplicaContext::update: the result for the copy of one local replica.
@@ -171,36 +172,36 @@ class StrategyExtended : public StrategyServices,
 
   bool variable_created_in_scope(const Variable& variable) const;
 
-  /// Whether a variable was ever made. Thread-safe.
+  /// Whether any variable was ever made. Thread-safe.
   bool has_variables() const { return has_variables_.load(); }
 
   /// The variable that the tensor is a component of, if any. Thread-safe.
   std::optional<Variable> value_container(const at::Tensor& component) const;
   Variable value_container(const Variable& variable) const { return variable; }
 
-  /// The components of a variable that synchronises on read combined; else a copy.
+  /// The combined components if the variable synchronises on read, otherwise a copy of its value.
   at::Tensor read_var(const Variable& variable) const;
 
-  /// While the result lives, variables made on this thread lie on the devices of
-  /// `variable`, which must be one of this strategy.
+  /// While the result lives, variables made on this thread are placed on the devices of
+  /// `variable`, which must belong to this strategy.
   [[nodiscard]] internal::ColocationScope colocate_vars_with(const Variable& variable);
 
-  // ---- for those who write strategies
+  // ---- for authors of strategies
 
   /// How many calls of call_for_each_replica have ended with an exception.
   virtual uint64_t failed_runs() const { return 0; }
 
-  /// What sums gradients of all replicas.
+  /// Makes the object that sums the gradients of all replicas.
   std::unique_ptr<GradientReducer> make_gradient_reducer(std::vector<GradientBucket> buckets) {
     return cross_device_ops().make_gradient_reducer(std::move(buckets), communication_options());
   }
 
-  /// Memory for tensors that will be reduced.
+  /// Provides memory for tensors that will be reduced.
   Arena& arena() { return cross_device_ops().arena(); }
 
   virtual CrossDeviceOps& cross_device_ops() = 0;
 
-  /// Options of every call; those of a call win.
+  /// Defaults of every call; options of a call take precedence.
   const CommunicationOptions& communication_options() const {
     return traits_.communication_options;
   }
@@ -226,7 +227,7 @@ class StrategyExtended : public StrategyServices,
  private:
   virtual void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) = 0;
 
-  /// By default a mirrored variable, or one that synchronises on read.
+  /// By default makes a mirrored variable, or one that synchronises on read.
   virtual std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition);
 
   std::shared_ptr<VariableImpl> make_variable(const VariableOptions& options,
@@ -255,7 +256,7 @@ class StrategyExtended : public StrategyServices,
   StrategyTraits traits_;
   std::atomic<bool> has_variables_{false};
   std::atomic<bool> wants_to_stop_{false};
-  std::atomic<bool> stops_{false};  // all workers know
+  std::atomic<bool> stops_{false};  // all workers have agreed to stop
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::unique_ptr<internal::VariableRegistry> variables_;
 };

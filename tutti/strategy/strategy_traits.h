@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is constant about a strategy, given to the constructor of StrategyExtended.
+// The constant properties of a strategy, passed to the constructor of StrategyExtended.
 
 #pragma once
 
@@ -19,19 +19,19 @@ struct StrategyTraits {
   /// Where variables live; empty: on the devices of the replicas.
   std::vector<DeviceSpec> parameter_devices = {};
 
-  /// All replicas' parameters lie in one memory (central storage).
+  /// Whether all replicas share one copy of the parameters (central storage).
   bool shares_parameters = false;
 
   /// Null unless the strategy was made from a cluster.
   std::shared_ptr<const ClusterResolver> cluster_resolver = nullptr;
 
-  /// The workers that run in lock step, each with as many replicas; null: this one alone.
+  /// The workers that run in lock step, with equal numbers of replicas; null means this one alone.
   std::shared_ptr<WorkerGroup> workers = nullptr;
 
-  /// Options of every call; those of a call win.
+  /// Defaults of every call; options of a call take precedence.
   CommunicationOptions communication_options = {};
 
-  // What a program that is written for every strategy asks.
+  // Properties that programs written for every strategy ask for.
   bool require_static_shapes = false;
   bool between_graph = false;
   bool should_init = true;

@@ -13,10 +13,10 @@ namespace tutti {
 
 /// How workers on several machines, or in several processes, reach each other.
 enum class CommunicationImplementation : uint8_t {
-  kAuto,  ///< Shared memory where it can be mapped, else gRPC.
+  kAuto,  ///< Shared memory where it can be mapped, otherwise gRPC.
   kHost,  ///< Shared memory only.
   kGrpc,  ///< gRPC only.
-  kFast,  ///< As kAuto; a backend may use its own all-reduce, whose bits depend on it.
+  kFast,  ///< Like kAuto, but a backend may use its own all-reduce, whose bits may differ.
 };
 
 /// "kAuto", ...
@@ -24,14 +24,14 @@ const char* to_string(CommunicationImplementation implementation);
 std::ostream& operator<<(std::ostream& out, CommunicationImplementation implementation);
 
 struct CommunicationOptions {
-  /// Tensors are reduced in packs, which are closed once they hold more bytes than this; 0 means
-  /// one pack. Between workers tensors of 256 KB and more travel alone: packing would copy them.
+  /// Tensors are reduced in packs; a pack is closed once it holds more bytes than this. 0 means one
+  /// pack. Between workers, tensors of 256 KB and more are sent unpacked: packing would copy them.
   int64_t bytes_per_pack = 0;
 
   /// How long a replica waits for the others; the strategy's limit if not set.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
 
-  /// Of a strategy of several workers; that of a single call has no effect.
+  /// Set it on a strategy of several workers; in the options of a single call it has no effect.
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
 
   /// Throws kInvalidArgument for a negative size or a timeout that is not positive.

@@ -18,11 +18,11 @@ class StrategyServices;
 
 namespace internal {
 
-/// Knows more about an error of LibTorch than its text says. A layer above sets it on the frame of
-/// the replica that uses it; it must live until the replica's function has ended.
+/// Explains errors of LibTorch beyond what their text says. A layer above sets it on the frame of
+/// the replica that uses it; it must live until the replica's function has returned.
 class ErrorExplainer {
  public:
-  /// What to add to an error with this text; empty if nothing.
+  /// Returns what to add to an error with this text, or an empty string.
   virtual std::string explain(const ReplicaContext& context, const std::string& error) const = 0;
 
  protected:
@@ -39,19 +39,19 @@ struct ContextFrame {
   mutable const ErrorExplainer* explainer = nullptr;
 };
 
-/// The innermost frame of this thread, or null outside of any.
+/// The innermost frame of this thread, or null if there is none.
 const ContextFrame* current_frame();
 
 /// The local id of the replica this thread works for, or -1.
 int current_local_replica();
 
-/// Where this thread last asked for its replica's context: the nearest line that is
-/// known of a merge_call, which takes any number of arguments and so none for it.
+/// Where this thread last asked for its replica's context. This is the closest known line to a
+/// merge_call, which takes any number of arguments and therefore cannot take a call site.
 CallSite last_context_site();
 void set_last_context_site(CallSite site);
 
-/// What this thread combines over workers has this name in messages, for the life of the object,
-/// which must be on the stack. It must be the same on all workers.
+/// Names what this thread combines over workers, for messages, during the life of the object, which
+/// must be on the stack. The name must be the same on all workers.
 class OperationNameScope {
  public:
   explicit OperationNameScope(std::string name);
@@ -61,7 +61,7 @@ class OperationNameScope {
   OperationNameScope& operator=(const OperationNameScope&) = delete;
   void* operator new(unsigned long) = delete;
 
-  /// That of the outermost scope of this thread; `otherwise` if there is none.
+  /// The name given by the outermost scope of this thread; `otherwise` if there is none.
   static std::string_view current(std::string_view otherwise);
 
  private:
@@ -86,8 +86,8 @@ class FrameScope {
 };
 
 /// Makes a replica's context current on LibTorch's own threads, where gradients are computed. On a
-/// thread that works for somebody else the backward pass is in the wrong place: throws
-/// kFailedPrecondition that begins with `who`.
+/// thread that works for another replica or a strategy, the backward pass is misplaced: throws
+/// kFailedPrecondition with a message that begins with `who`.
 class BackwardScope {
  public:
   BackwardScope(StrategyServices& services, ReplicaContext& replica, std::string_view who);

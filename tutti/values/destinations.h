@@ -19,10 +19,10 @@ namespace tutti {
 
 class Variable;
 
-/// One device or several. Made from the name of a device, or from a value that lies
-/// where the result shall lie; the value itself is not changed. A nest lies where its
-/// first tensor lies. LibTorch cannot tell
-/// logical CPUs apart, so component i of a value in host memory counts as CPU:i.
+/// One or more devices. Made from the name of a device, or from a value that is already where the
+/// result should be; the value itself is not changed. The location of a nest is that of its first
+/// tensor. LibTorch cannot tell logical CPUs apart, so component i of a value in host memory counts
+/// as CPU:i.
 class Destinations {
  public:
   /// Throws kInvalidArgument for a name that is empty or not the name of a device, kNotFound for a
@@ -31,7 +31,7 @@ class Destinations {
   Destinations(const std::string& device);
   Destinations(const DeviceSpec& device);
 
-  // Without it, 0 would be a null pointer to a name.
+  // Without this overload, 0 would convert to a null device name.
   template <class T>
     requires(std::is_arithmetic_v<T> || std::is_null_pointer_v<T>)
   Destinations(T) {

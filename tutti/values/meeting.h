@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a replica asks for at a meeting point. Every replica brings a request; they
-// are compared and, if they agree, completed by one replica or by all together.
+// What a replica asks for at a meeting point. Every replica submits a request; the requests are
+// compared and, if they agree, completed by one replica or by all of them together.
 
 #pragma once
 
@@ -20,13 +20,13 @@ namespace tutti {
 
 class MeetingRequest;
 
-/// What all replicas see of a request: one cache line. It is written only when it
-/// changes, so that a call that repeats the last one moves no line between cores.
+/// The part of a request that all replicas see: one cache line. It is written only when it changes,
+/// so a call that repeats the previous one moves no cache line between cores.
 struct alignas(64) MeetingNote {
   MeetingRequest* request = nullptr;
   const std::type_info* type = nullptr;
   uint64_t fingerprint = 0;
-  std::array<const void*, 4> words = {};  ///< As the request likes.
+  std::array<const void*, 4> words = {};  ///< Defined by the request.
 
   bool operator==(const MeetingNote&) const = default;
 };
@@ -35,7 +35,7 @@ struct alignas(64) MeetingNote {
 /// until complete() has returned.
 class MeetingRequest {
  public:
-  /// Who calls complete(), once all replicas are there and agree.
+  /// Which replica calls complete(), once all have arrived and agree.
   enum class Completer : uint8_t {
     kFirst,  ///< The last to arrive, on the request of local replica 0.
     kLast,   ///< The last to arrive, on its own request.
@@ -54,7 +54,7 @@ class MeetingRequest {
   CallSite site() const { return site_; }
   Completer completer() const { return completer_; }
 
-  /// Equal for requests of one dynamic type that ask for the same.
+  /// Equal for requests of the same dynamic type that ask for the same operation.
   uint64_t fingerprint() const { return fingerprint_; }
 
   /// How long to wait for the others; the runner's limit if not set.
@@ -63,17 +63,17 @@ class MeetingRequest {
   /// What the others will see of this request.
   MeetingNote note() { return {this, &typeid(*this), fingerprint_, words_}; }
 
-  /// Called by the runner: where the notes of all local replicas lie.
+  /// Called by the runner to pass the notes of all local replicas.
   void attach(const MeetingNote* notes) { notes_ = notes; }
 
-  /// The name of the variable that it is about, if any; for errors.
+  /// The name of the variable that the request concerns, if any; for errors.
   virtual std::string_view subject() const { return {}; }
 
   /// "all_reduce(kSum) of float32[2, 3]"
   virtual std::string describe() const = 0;
 
-  /// Does the work: for everybody, or with kAll the share of this replica. Called
-  /// in cross-replica context, with the requests of all local replicas.
+  /// Does the work for all replicas or, with kAll, this replica's share. Called in cross-replica
+  /// context, with the requests of all local replicas.
   virtual void complete(std::span<MeetingRequest* const> requests) = 0;
 
  protected:
@@ -88,7 +88,7 @@ class MeetingRequest {
   void set_timeout(std::optional<std::chrono::milliseconds> timeout) { timeout_ = timeout; }
 
  private:
-  uint64_t fingerprint_ = 0x243f6a8885a308d3;  // not 0, which would swallow zeros
+  uint64_t fingerprint_ = 0x243f6a8885a308d3;  // not 0, which would hide zeros
   const char* name_;
   CallSite site_;
   Completer completer_;

@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-/// Components are equal by contract of whoever makes one. A value type.
+/// The code that makes one guarantees that all components are equal. A value type.
 template <class T>
 class Mirrored {
  public:
@@ -27,7 +27,7 @@ class Mirrored {
   const T& operator[](size_t i) const& { return components_.at("Mirrored", i); }
   T operator[](size_t i) && { return std::move(components_.at("Mirrored", i)); }
 
-  /// Inside Strategy::run the component of this replica, elsewhere the first.
+  /// Inside Strategy::run the component of this replica, elsewhere the first one.
   const T& value() const& { return components_.at("Mirrored", index()); }
   T value() && { return std::move(components_.at("Mirrored", index())); }
 

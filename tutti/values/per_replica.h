@@ -37,8 +37,8 @@ class PerReplica {
 
   size_t size() const { return components_.size(); }
 
-  /// Throws kInvalidArgument when i is out of range. Of a temporary it returns
-  /// a value, so that a reference to it cannot dangle.
+  /// Throws kInvalidArgument when i is out of range. On a temporary it returns
+  /// a value, so that no reference can dangle.
   T& operator[](size_t i) & { return components_.at("PerReplica", i); }
   const T& operator[](size_t i) const& { return components_.at("PerReplica", i); }
   T operator[](size_t i) && { return std::move(components_.at("PerReplica", i)); }
@@ -48,9 +48,9 @@ class PerReplica {
   const T& only() const& { return check_only(), (*this)[0]; }
   T only() && { return check_only(), std::move(*this)[0]; }
 
-  /// Of a step of a distributed dataset: its rows on all replicas of all workers, by the first
-  /// component that has any. Workers tell each other while they read ahead, so that
-  /// average_loss_over() needs no exchange. Throws kFailedPrecondition for any other value.
+  /// The number of rows of a distributed dataset's step on all replicas of all workers, as counted
+  /// in the first component that has rows. Workers exchange it while they read ahead, so
+  /// average_loss_over() needs no round trip. Throws kFailedPrecondition for any other value.
   int64_t global_rows() const {
     if (global_rows_ < 0) internal::throw_no_rows();
     return global_rows_;

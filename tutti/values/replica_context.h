@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a function that runs on a replica can ask: who am I, and the operations
-// that all replicas do together. get_replica_context() in strategy/strategy.h
-// returns the one of the calling thread.
+// What a function that runs on a replica can use: the identity of the replica, and the operations
+// that all replicas perform together. get_replica_context() in strategy/strategy.h returns the
+// context of the calling thread.
 
 #pragma once
 
@@ -35,7 +35,7 @@ class Variable;
 /// One per replica; lives as long as its strategy.
 ///
 /// merge_call, all_reduce and all_gather are meeting points: every replica must
-/// make the same calls in the same order. Calls that differ are found at once
+/// make the same calls in the same order. Calls that differ are detected immediately
 /// and reported on every replica. They may be called only from the function
 /// that runs on this replica, or from a thread that has called enter().
 class ReplicaContext {
@@ -56,7 +56,7 @@ class ReplicaContext {
   /// Calls fn(strategy, PerReplica<A>...) once, in cross-replica context, with
   /// the arguments of all replicas. A PerReplica or Mirrored result is handed
   /// out component by component, any other is copied to every replica. An array, such as a string
-  /// literal, arrives as a pointer to its first element.
+  /// literal, is passed as a pointer to its first element.
   template <class F, class... A>
   auto merge_call(const F& fn, const A&... args);
 
@@ -67,7 +67,7 @@ class ReplicaContext {
   T all_reduce(ReduceOp op, const T& value, const CommunicationOptions& options = {},
                CallSite site = CallSite::current());
 
-  /// Of this replica's copy of a variable.
+  /// The reduction of the replicas' copies of a variable.
   at::Tensor all_reduce(ReduceOp op, const Variable& variable,
                         const CommunicationOptions& options = {},
                         CallSite site = CallSite::current());
@@ -137,13 +137,13 @@ struct handed_out<void> {
   using type = void;
 };
 
-// Arrays as the pointers they decay to, all else as it is.
+// Passes arrays as the pointers they decay to, everything else unchanged.
 template <class A>
 std::conditional_t<std::is_array_v<A>, std::decay_t<const A>, const A&> decayed(const A& arg) {
   return arg;
 }
 
-// ReplicaContext, but looked at only when F is known: Strategy is incomplete here.
+// ReplicaContext, but looked up only when F is known: Strategy is incomplete here.
 template <class>
 struct context_for {
   using type = const ReplicaContext;
@@ -238,7 +238,7 @@ template <class T>
 T ReplicaContext::all_reduce(ReduceOp op, const T& value, const CommunicationOptions& options,
                              CallSite site) {
   static_assert(Nest<T>,
-                "ReplicaContext::all_reduce: the value is no nest (tensor, IndexedSlices, "
+                "ReplicaContext::all_reduce: the value is not a nest (tensor, IndexedSlices, "
                 "arithmetic type, or tuple, pair, array, vector, optional, string-keyed map or "
                 "plain struct of those; a struct has 1-16 fields and no base class, C array, "
                 "bit-field, const or reference field)");
@@ -253,7 +253,7 @@ T ReplicaContext::all_reduce(ReduceOp op, const T& value, const CommunicationOpt
 template <class T>
 void ReplicaContext::all_reduce_(ReduceOp op, T& value, const CommunicationOptions& options,
                                  CallSite site) {
-  static_assert(Nest<T>, "ReplicaContext::all_reduce_: the value is no nest of tensors");
+  static_assert(Nest<T>, "ReplicaContext::all_reduce_: the value is not a nest of tensors");
   if constexpr (Nest<T>) {
     check_current("all_reduce_");
     services_->all_reduce_in_place(*this, op, leaves_of(value), structure_of(value), options, site);
@@ -263,7 +263,7 @@ void ReplicaContext::all_reduce_(ReduceOp op, T& value, const CommunicationOptio
 template <class T>
 T ReplicaContext::all_gather(const T& value, int64_t axis, const CommunicationOptions& options,
                              CallSite site) {
-  static_assert(Nest<T>, "ReplicaContext::all_gather: the value is no nest of tensors");
+  static_assert(Nest<T>, "ReplicaContext::all_gather: the value is not a nest of tensors");
   if constexpr (Nest<T>) {
     check_current("all_gather");
     T result = value;

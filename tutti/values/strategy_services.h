@@ -25,7 +25,7 @@ class VariableImpl;
 struct VariableCreation;
 struct VariableUpdate;
 
-/// The operations of a replica and of variables, as their strategy does them.
+/// The operations of a replica and of variables, as their strategy implements them.
 class StrategyServices {
  public:
   virtual ~StrategyServices() = default;
@@ -35,10 +35,10 @@ class StrategyServices {
 
   virtual int num_replicas_in_sync() const = 0;
 
-  /// Whether its context is valid on threads that are in no scope or run.
+  /// Whether its context is valid on threads that are not in a scope or run.
   virtual bool is_ambient() const { return false; }
 
-  /// Waits until every replica has come with a request, and completes them.
+  /// Waits until every replica has submitted a request, and completes the requests.
   virtual void meet(ReplicaContext& context, MeetingRequest& request) = 0;
 
   /// Replaces each leaf by its reduction over all replicas.
@@ -46,7 +46,7 @@ class StrategyServices {
                           const std::string& structure, const CommunicationOptions& options,
                           CallSite site) = 0;
 
-  /// The same into the memory of the tensors given; not differentiable.
+  /// The same, into the memory of the given tensors; not differentiable.
   virtual void all_reduce_in_place(ReplicaContext& context, ReduceOp op, const LeafList& leaves,
                                    const std::string& structure,
                                    const CommunicationOptions& options, CallSite site) = 0;
@@ -56,16 +56,16 @@ class StrategyServices {
                           const std::string& structure, int64_t axis,
                           const CommunicationOptions& options, CallSite site) = 0;
 
-  /// Makes a variable where the calling thread is: in a replica together with the others.
+  /// Makes a variable for the calling thread; in a replica, together with the other replicas.
   virtual std::shared_ptr<VariableImpl> create_variable(const VariableCreation& creation) = 0;
 
-  /// Replaces the value each replica brings for an update by the combination of all.
+  /// Replaces each replica's value for an update by the combination of all values.
   virtual void combine_update(ReplicaContext& context, const VariableUpdate& update) = 0;
 
-  /// One value from the components of a variable, over all replicas.
+  /// Reduces the components of a variable, over all replicas, to one value.
   virtual at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& value) = 0;
 
-  /// A copy of what replica 0 has, given what the first local replica has. `name` is for people.
+  /// A copy of replica 0's value, given that of the first local replica. `name` is for diagnostics.
   virtual at::Tensor of_first_replica(const at::Tensor& local, const std::string& name) {
     (void)name;
     return local.clone();
@@ -74,7 +74,7 @@ class StrategyServices {
 
 namespace internal {
 
-/// The services of the calling thread's innermost context, else the default strategy's.
+/// The services of the calling thread's innermost context, otherwise the default strategy's.
 StrategyServices& current_services();
 
 }  // namespace internal

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Variables: state that a strategy keeps on its devices. A variable belongs to the
-// strategy in whose scope it is made; what reading and writing mean depends on where
-// they happen (docs/guide/variables.md has the table). variable_impl.h is for those who
-// write strategies.
+// Variables: state that a strategy keeps on its devices. A variable belongs to the strategy in
+// whose scope it is made; what reading and writing mean depends on where they happen
+// (docs/guide/variables.md has the table). variable_impl.h is for authors of strategies.
 
 #pragma once
 
@@ -39,7 +38,7 @@ namespace internal {
 template <class T>
 concept Number = std::is_arithmetic_v<T>;
 
-/// A number without loss: float64, int64 or bool.
+/// A number converted without loss: to float64, int64 or bool.
 at::Tensor number_tensor(double value);
 at::Tensor number_tensor(int64_t value);
 at::Tensor number_tensor(bool value);
@@ -55,13 +54,13 @@ at::Tensor number_tensor_of(T value) {
   }
 }
 
-/// A number in the type that a variable made of it has: the one asked for, else as
-/// torch::tensor makes it, floats in LibTorch's default type.
+/// A number in the type of a variable made from it: the requested one, otherwise that of
+/// torch::tensor, with floats in LibTorch's default type.
 at::Tensor initial_number(const at::Tensor& number, std::optional<at::ScalarType> dtype);
 
 }  // namespace internal
 
-/// What can be assigned: a tensor, a number, a value per replica, another variable.
+/// What can be assigned: a tensor, a number, a value per replica or a variable.
 class VariableValue {
  public:
   enum class Kind { kTensor, kNumber, kPerReplica, kMirrored };
@@ -89,7 +88,7 @@ template <class T>
 inline constexpr bool is_operand = std::same_as<T, Variable> || std::same_as<T, at::Tensor> ||
                                    std::is_arithmetic_v<T> || std::same_as<T, at::Scalar>;
 
-/// The operands of an operator, at least one of them a variable.
+/// The operands of an operator, at least one of which is a variable.
 template <class A, class B>
 concept Operands = is_operand<A> && is_operand<B> &&
     (std::same_as<A, Variable> || std::same_as<B, Variable>);
@@ -100,13 +99,13 @@ concept Operands = is_operand<A> && is_operand<B> &&
 ///
 /// In a replica it means the replica's own copy; outside of run() all copies; inside
 /// StrategyExtended::update the one copy that is being updated. In the scope or run of
-/// another strategy every use is kFailedPrecondition. Writes are not recorded for
+/// another strategy every use throws kFailedPrecondition. Writes are not recorded for
 /// gradients. Not thread-safe, except that each replica may use its own copy.
 class Variable {
  public:
-  /// Made in the current strategy. The value is copied; on every replica it is that of
-  /// replica 0. Inside run() all replicas make it together: those of one canonical name
-  /// (without "_<number>") are matched in their order.
+  /// Makes a variable in the current strategy. The value is copied; every replica gets that of
+  /// replica 0. Inside run() all replicas make the variable together: variables with the same
+  /// canonical name (without "_<number>") are matched in order of creation.
   explicit Variable(const at::Tensor& initial_value, const VariableOptions& options = {},
                     CallSite site = CallSite::current());
   template <internal::Number T>
@@ -114,8 +113,7 @@ class Variable {
                     CallSite site = CallSite::current())
       : Variable(as_tensor(initial_value, options), options, site) {}
 
-  /// `initial_value` returns a tensor or a number, and is called once: random values
-  /// agree.
+  /// `initial_value` returns a tensor or a number and is called once, so random values agree.
   template <std::invocable F>
   explicit Variable(const F& initial_value, const VariableOptions& options = {},
                     CallSite site = CallSite::current())
@@ -129,21 +127,21 @@ class Variable {
 
   // ---- reading
 
-  /// In a replica its own copy, which shares memory with the variable, as a parameter
-  /// of a module does: gradients reach it, and later writes show; so does a variable of
-  /// no strategy everywhere. Outside a copy of the component on the current device, else
-  /// of the first; if the variable synchronises on read, the components combined.
+  /// In a replica: its own copy, which shares memory with the variable, as a parameter of a module
+  /// does: gradients reach it, and later writes are visible. The same holds everywhere for a
+  /// variable without a strategy. Outside of replicas: a copy of the component on the current
+  /// device, otherwise of the first one; if the variable synchronises on read, the combination of
+  /// the components.
   at::Tensor value() const;
 
-  /// The same in memory of its own.
+  /// The same value in newly allocated memory.
   at::Tensor read_value() const;
 
-  /// As value(); inside variable_sync_on_read_context() a replica gets the combination
-  /// of all replicas' copies if the variable synchronises on read.
+  /// Like value(), but inside variable_sync_on_read_context() a replica gets the combination of all
+  /// replicas' copies if the variable synchronises on read.
   operator at::Tensor() const;
 
-  /// The gradient of this replica's copy. Outside of a replica it needs a variable with
-  /// one copy.
+  /// The gradient of this replica's copy. Outside of a replica the variable must have one copy.
   at::Tensor grad() const;
 
   // ---- writing; each returns the new value as value() would
@@ -156,7 +154,7 @@ class Variable {
   at::Tensor assign_sub(const VariableValue& value, const AssignOptions& options = {},
                         CallSite site = CallSite::current()) const;
 
-  /// Combine rows of the variable with the slices, one after the other. scatter_min,
+  /// Combine rows of the variable with the slices, one row at a time. scatter_min,
   /// scatter_max and scatter_update cannot aggregate by kSum or kMean (kUnimplemented).
   at::Tensor scatter_add(const IndexedSlices& slices, const AssignOptions& options = {},
                          CallSite site = CallSite::current()) const;
@@ -175,9 +173,9 @@ class Variable {
 
   // ---- what it is
 
-  /// Of this replica's copy, outside of the first: "v", "v/replica_1".
+  /// The name of this replica's copy, or of the first one outside of replicas: "v", "v/replica_1".
   const std::string& name() const;
-  /// Where that copy lies.
+  /// The device of that copy.
   const DeviceSpec& device() const;
   at::ScalarType dtype() const;
   at::IntArrayRef shape() const;
@@ -187,16 +185,16 @@ class Variable {
   VariableAggregation aggregation() const;
   Strategy strategy() const;
 
-  /// The local copies, and where they lie. They share memory with the variable.
+  /// The local copies and their devices. The copies share memory with the variable.
   const std::vector<at::Tensor>& components() const;
   const std::vector<DeviceSpec>& devices() const;
 
-  /// Another variable of the same strategy, with equal options and values.
+  /// A new variable of the same strategy, with equal options and values.
   Variable clone() const;
 
   const std::shared_ptr<VariableImpl>& impl() const { return impl_; }
 
-  /// Whether both are handles of one variable.
+  /// Whether both are handles of the same variable.
   bool is_same(const Variable& other) const { return impl_ == other.impl_; }
 
   // Operators on the value; a and b are variables, tensors or numbers.
@@ -241,7 +239,7 @@ class Variable {
     return internal::initial_number(internal::number_tensor_of(value), options.dtype);
   }
 
-  // Numbers stay Scalars, which take the precision of the tensor.
+  // Numbers stay Scalars, which adopt the precision of the tensor.
   static at::Tensor operand(const Variable& variable) { return variable; }
   static const at::Tensor& operand(const at::Tensor& tensor) { return tensor; }
   static at::Scalar operand(const at::Scalar& number) { return number; }
@@ -252,9 +250,9 @@ class Variable {
   std::shared_ptr<VariableImpl> impl_;
 };
 
-/// While it lives, the replica that made it and converts a variable which synchronises on
-/// read to a tensor gets the combination of all replicas' copies; every replica must do
-/// so. value() and read_value() are kUnimplemented there.
+/// While it lives, a replica that converts a variable which synchronises on read to a tensor gets
+/// the combination of all replicas' copies. It applies to the replica that made the scope; every
+/// replica must do the same. Meanwhile value() and read_value() throw kUnimplemented.
 class VariableSyncOnReadScope {
  public:
   VariableSyncOnReadScope();

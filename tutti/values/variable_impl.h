@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stands behind a Variable. A strategy makes one of four kinds:
+// The implementation of a Variable. A strategy makes one of four kinds:
 //
-//   plain          one copy, nobody to agree with (OneDeviceStrategy, outside of a scope)
-//   mirrored       a copy on every replica; writes are combined, so that all stay equal
+//   plain          one copy, nothing to keep equal (OneDeviceStrategy, outside of a scope)
+//   mirrored       a copy on every replica; writes are combined, so that copies stay equal
 //   sync on read   a copy on every replica; reads from outside combine them
-//   aggregating    one copy for all replicas; writes are combined and done once
+//   aggregating    one copy for all replicas; writes are combined and applied once
 
 #pragma once
 
@@ -28,15 +28,15 @@ namespace tutti {
 class ReplicaContext;
 class StrategyServices;
 
-/// A wish for a variable.
+/// A request to create a variable.
 struct VariableCreation {
   const VariableOptions& options;
   FunctionRef<at::Tensor()> initial_value;
-  bool is_function;  ///< Whether only one replica shall call initial_value.
+  bool is_function;  ///< Whether only one replica calls initial_value.
   CallSite site;
 };
 
-/// A write in a replica whose value the replicas combine.
+/// A write in a replica, the value of which is combined over the replicas.
 struct VariableUpdate {
   /// What makes a value the same for all replicas.
   enum class Same { kNo, kNumber, kMirrored };
@@ -44,24 +44,24 @@ struct VariableUpdate {
   const VariableImpl& variable;
   const char* function;  ///< "assign_add"; a literal
   VariableAggregation aggregation;
-  const LeafList& leaves;  ///< The value: one tensor or one IndexedSlices, replaced.
+  const LeafList& leaves;  ///< The value: one tensor or one IndexedSlices; it is replaced.
   Same same;
-  const void* mirrored = nullptr;  ///< kMirrored: tells one value from another.
+  const void* mirrored = nullptr;  ///< kMirrored: identifies the value.
   CallSite site = {};
   /// If set, called once for all replicas while they wait.
   FunctionRef<void(const Leaf& combined)> apply_once = {};
 };
 
-/// All that is decided when a variable is made.
+/// Everything that is fixed when a variable is made.
 struct VariableDefinition {
   std::shared_ptr<StrategyServices> services;
-  VariableOptions options;  ///< Nothing is left open in it.
+  VariableOptions options;  ///< Every field is resolved.
   std::vector<DeviceSpec> devices;
   std::vector<at::Tensor> components;  ///< One for each device.
 };
 
-/// Copies the initial value to each device and settles the options. Throws
-/// kInvalidArgument for options that make no sense.
+/// Copies the initial value to each device and resolves the options. Throws
+/// kInvalidArgument for inconsistent options.
 VariableDefinition define_variable(std::shared_ptr<StrategyServices> services,
                                    const VariableOptions& options, const at::Tensor& initial_value,
                                    const std::vector<DeviceSpec>& devices);
@@ -83,10 +83,10 @@ class VariableImpl {
   const std::string& component_name(size_t i) const { return names_[i]; }
   at::ScalarType dtype() const { return components()[0].scalar_type(); }
 
-  /// The component of the replica or update that the thread is in, else the first.
+  /// The component of the replica or update that the thread is in, otherwise the first one.
   size_t own_component() const;
 
-  /// The same, but outside that on the current device, if there is one.
+  /// The same, but outside of those the component on the current device, if there is one.
   size_t nearest_component() const;
 
   /// Whether there are several components, equal by contract.
@@ -95,7 +95,7 @@ class VariableImpl {
   /// Whether the tensor is a component, not merely an alias of one.
   virtual bool owns(const at::Tensor& tensor) const;
 
-  /// Throws kFailedPrecondition where the variable must not be used.
+  /// Throws kFailedPrecondition if the variable must not be used here.
   void check_usable(const char* function) const { place(function); }
 
   at::Tensor read(Read how);
@@ -125,13 +125,14 @@ class VariableImpl {
   /// How many components a PerReplica value must have.
   virtual size_t value_parts() const { return components().size(); }
 
-  /// A value of the variable's dtype and shape (or a number): part i of it, if it has parts.
+  /// Part i of the value, or the value itself if it has no parts. Throws kInvalidArgument unless it
+  /// is a number or has the variable's dtype and shape.
   at::Tensor checked_value(const char* function, const VariableValue& value, size_t i) const;
 
   void write_component(Write op, size_t i, const at::Tensor& value);
   void scatter_component(Scatter op, size_t i, const IndexedSlices& slices);
 
-  /// The value that replicas bring, combined by the variable's aggregation.
+  /// The values of all replicas, combined by the variable's aggregation.
   at::Tensor combine(const char* function, const Place& place, const VariableValue& value,
                      CallSite site) const;
   IndexedSlices combine(Scatter op, const Place& place, const IndexedSlices& slices,
@@ -142,7 +143,7 @@ class VariableImpl {
   /// Throws kUnimplemented for the scatters that cannot be combined.
   void check_aggregates(Scatter op) const;
 
-  /// The tensor that the place stands for.
+  /// The tensor that a thread at this place sees.
   virtual const at::Tensor& local_component(const Place& place) const {
     return components()[place.component];
   }
@@ -178,7 +179,7 @@ std::shared_ptr<VariableImpl> make_plain_variable(VariableDefinition definition)
 std::shared_ptr<VariableImpl> make_mirrored_variable(VariableDefinition definition);
 std::shared_ptr<VariableImpl> make_sync_on_read_variable(VariableDefinition definition);
 
-/// One device; all replicas share the component, through leaves of their own.
+/// Lives on one device; all replicas share the component, each through its own leaf tensor.
 std::shared_ptr<VariableImpl> make_aggregating_variable(VariableDefinition definition,
                                                         size_t local_replicas);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a variable's copies on the replicas are kept together.
+// How a variable's copies on the replicas are kept consistent.
 
 #pragma once
 
@@ -16,7 +16,7 @@ namespace tutti {
 
 /// When the copies are made to agree.
 enum class VariableSynchronization {
-  kAuto,     ///< The strategy decides: kOnWrite where there are copies.
+  kAuto,     ///< The strategy decides: kOnWrite if there are several copies.
   kNone,     ///< There is one copy; only for strategies that keep one.
   kOnWrite,  ///< Every write changes all copies in the same way.
   kOnRead,   ///< Replicas write their own copies; a read from outside combines them.
@@ -42,17 +42,17 @@ struct VariableOptions {
   VariableSynchronization synchronization = VariableSynchronization::kAuto;
   VariableAggregation aggregation = VariableAggregation::kNone;
 
-  /// Whether the copies require a gradient; if not set, unless they synchronise on read.
+  /// Whether the copies require a gradient; if not set, they do unless they synchronise on read.
   std::optional<bool> trainable = std::nullopt;
 
-  /// The initial value is converted to it; if not set, it decides.
+  /// The initial value is converted to this type; if not set, the variable takes the value's type.
   std::optional<c10::ScalarType> dtype = std::nullopt;
 };
 
 /// For assign() and its relatives.
 struct AssignOptions {
   /// Whether the new value is returned; without it the result is an undefined tensor.
-  /// Outside of a replica the value is a copy, which large variables can do without.
+  /// Outside of a replica the value is a copy, which is worth avoiding for large variables.
   bool read_value = true;
 };
 

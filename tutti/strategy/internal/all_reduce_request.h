@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a replica brings to a meeting in order to reduce tensors with the others.
+// The request that a replica submits to a meeting to reduce tensors with the others.
 
 #pragma once
 
@@ -28,30 +28,30 @@ namespace internal {
 std::string describe_all(const LeafList& leaves);
 
 /// The leaves are checked and results allocated before the meeting; there the replicas
-/// reduce together, or the last to arrive for all when there is little to do.
+/// reduce together or, if there is little to do, the last to arrive reduces for all.
 class AllReduceRequest : public MeetingRequest {
  public:
-  /// `function` is a literal; its address tells calls apart. `leaves` and `structure`
+  /// `function` is a literal; its address identifies the call. `leaves` and `structure`
   /// outlive the request. Throws kInvalidArgument for a leaf that cannot be reduced.
   AllReduceRequest(const char* function, StrategyExtended& strategy, const ReplicaContext& context,
                    ReduceOp op, const LeafList& leaves, const std::string& structure,
                    const CommunicationOptions& options, CallSite site);
 
-  /// Results replace the contents of the tensors. Throws kInvalidArgument when one tensor is
-  /// listed twice: it would be reduced twice.
+  /// Makes the results replace the contents of the tensors. Throws kInvalidArgument when a tensor
+  /// is listed twice: it would be reduced twice.
   void reduce_in_place();
 
-  /// Results in memory of their own; inputs as the kernels want them.
+  /// Allocates separate memory for the results and prepares the inputs for the kernels.
   void allocate_outputs();
 
-  /// After the meeting: replaces the leaves by the results.
+  /// Replaces the leaves by the results; called after the meeting.
   void hand_out();
 
   std::string describe() const override;
   void complete(std::span<MeetingRequest* const> requests) override;
 
  protected:
-  /// What other workers are told that is reduced.
+  /// The name of the operation in messages of other workers.
   virtual std::string label() const { return "all_reduce"; }
 
   at::Tensor& input(size_t tensor) { return inputs_.empty() ? *tensors_[tensor] : inputs_[tensor]; }
@@ -60,7 +60,7 @@ class AllReduceRequest : public MeetingRequest {
   }
 
  private:
-  static constexpr size_t kNoted = 2;  // tensors whose memory stands in the note
+  static constexpr size_t kNoted = 2;  // tensors whose memory is in the note
 
   void choose_completer();
   void add_memory(const void* input, void* output);

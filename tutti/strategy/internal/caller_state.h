@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a thread's LibTorch calls depend on: grad mode, inference mode, dispatch
+// The thread-local state that LibTorch calls depend on: grad mode, inference mode, dispatch
 // keys, autocast. run() takes it from the caller and applies it on every replica.
-// The differences between LibTorch versions are in the source file.
+// The source file handles the differences between LibTorch versions.
 
 #pragma once
 
@@ -27,19 +27,19 @@ struct AutocastState {
   bool operator==(const AutocastState&) const = default;
 };
 
-/// What grad mode, inference mode and autocast are made of: all of the state of a thread that does
-/// nothing special.
+/// The state behind grad mode, inference mode and autocast, which is the entire state of an
+/// ordinary thread.
 struct OrdinaryState {
   c10::impl::LocalDispatchKeySet keys;
   c10::AutogradState autograd;
 
-  /// None if the thread has more than that: a profiler, hooks on saved tensors, torch.func.
+  /// Returns nullopt if the thread has more state: a profiler, hooks on saved tensors, torch.func.
   static std::optional<OrdinaryState> of_this_thread();
   void apply() const;
 };
 
-/// A snapshot of the thread that makes it. The whole state takes microseconds to set, so that
-/// threads on both sides that are ordinary get no more than they need.
+/// A snapshot of the thread that makes it. Setting the whole state takes microseconds, so this is
+/// only done if the thread on either side is not ordinary.
 class CallerState {
  public:
   CallerState();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a call is allowed where it is made.
+// Checks that a call is allowed in its context.
 
 #pragma once
 
@@ -13,17 +13,17 @@ class StrategyExtended;
 
 namespace internal {
 
-/// The strategy of this thread's innermost context, or null outside of any.
+/// The strategy of this thread's innermost context, or null if there is none.
 StrategyExtended* current_strategy();
 
 /// Throws kFailedPrecondition when the calling thread works for a replica, or for
-/// another strategy. `function` is a member of Strategy; `instead` is what to
-/// call on the replica's context.
+/// another strategy. `function` is a member of Strategy; `instead` is the call
+/// to make on the replica's context.
 void check_cross_replica(const StrategyExtended& strategy, const char* function,
                          const char* instead);
 
-/// ", not to MirroredStrategy(CPU:0)", for what belongs to another strategy; two that look alike
-/// are told apart.
+/// ", not to MirroredStrategy(CPU:0)", for objects of another strategy; the text distinguishes two
+/// strategies with the same description.
 std::string not_to(const StrategyExtended& strategy, const StrategyServices& owner);
 
 /// Throws kFailedPrecondition inside a merge function: the strategy is in run().

@@ -15,17 +15,17 @@
 namespace tutti {
 namespace internal {
 
-/// A result that merge_call hands to every replica whole, although it has components.
+/// A result that merge_call returns whole to every replica, although it has components.
 template <class T>
 struct Whole {
   T value;
 };
 
-/// Whether fn(one copy's share of args...) is possible.
+/// Whether fn can be called with one copy's share of the arguments.
 template <class F, class... A>
 inline constexpr bool is_updater = std::is_invocable_v<const F&, Share<const A&>...>;
 
-/// What it returns.
+/// What that call returns.
 template <class F, class... A>
 using UpdateResult = std::decay_t<std::invoke_result_t<const F&, Share<const A&>...>>;
 
@@ -43,8 +43,8 @@ auto StrategyExtended::reduce_to(ReduceOp op, const V& value, const Destinations
   } else {
     using T = typename internal::component<V>::type;
     static_assert(Nest<T>,
-                  "StrategyExtended::reduce_to: the value is no nest of tensors, "
-                  "IndexedSlices and numbers, and no Variable");
+                  "StrategyExtended::reduce_to: the value is neither a nest of tensors, "
+                  "IndexedSlices and numbers nor a Variable");
     if constexpr (internal::is_per_replica<V>) {
       return std::move(
           batch_reduce_nests<T>("extended().reduce_to", op, {{value, destinations}}, options)[0]);
@@ -77,7 +77,7 @@ std::vector<Mirrored<T>> StrategyExtended::batch_reduce_nests(
     const char* who, ReduceOp op, const std::vector<std::pair<PerReplica<T>, Destinations>>& pairs,
     const CommunicationOptions& options) {
   static_assert(Nest<T>,
-                "StrategyExtended::batch_reduce_to: the values are no nests of tensors, "
+                "StrategyExtended::batch_reduce_to: the values are not nests of tensors, "
                 "IndexedSlices and numbers");
   std::vector<std::vector<T>> results;
   results.reserve(pairs.size());
@@ -98,7 +98,7 @@ std::vector<Mirrored<T>> StrategyExtended::batch_reduce_nests(
 
 // ---- update ---------------------------------------------------------------------
 
-// Calls fn(share of args...) for each device and collects what it returns.
+// Calls fn(share of args...) for each device and collects the results.
 template <class F, class... A>
 auto StrategyExtended::update_slots(const char* function, const std::vector<DeviceSpec>& devices,
                                     const F& fn, const A&... args) {
@@ -152,7 +152,7 @@ auto StrategyExtended::update_copies(const Variable& variable, const F& fn, cons
   }
 }
 
-// Without fn's result there is only the sentence of the other update() to say.
+// If fn cannot be called, the other update() reports it.
 template <class F, class... A>
 auto StrategyExtended::update(const Variable& variable, const F& fn, const A&... args) {
   if constexpr (!internal::is_updater<F, Variable, A...>) {
@@ -174,7 +174,7 @@ auto StrategyExtended::update_own(int local_replica, const Variable& variable, c
   } else {
     using R = internal::UpdateResult<F, Variable, A...>;
     std::vector<R> results = update(kUngrouped, variable, fn, args...);
-    // One copy for all replicas: its result is everybody's.
+    // With one copy for all replicas, every replica gets its result.
     const auto i = static_cast<size_t>(local_replica);
     return R(std::move(results[i < results.size() ? i : 0]));
   }

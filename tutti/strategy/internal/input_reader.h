@@ -24,25 +24,25 @@
 
 namespace tutti::internal {
 
-/// What the iterators of a distributed dataset share. Immutable.
+/// The state shared by all iterators of a distributed dataset. Immutable.
 struct InputSource {
   std::shared_ptr<StrategyExtended> strategy;
   InputOptions options;
 
   /// One for this worker, or one for each of its replicas.
   std::vector<data::NodePtr> pipelines = {};
-  /// How the one of this worker was sharded; unset if a function made the pipelines.
+  /// How this worker's pipeline was sharded; unset if a function made the pipelines.
   std::optional<data::ShardedPipeline> sharded = std::nullopt;
 
-  /// For nodes without a seed, where several workers must have the same orders.
+  /// The seed for nodes without one, so that all workers use the same order.
   std::optional<uint64_t> seed = std::nullopt;
 
-  /// What replicas get: their number is that of the local ones.
+  /// The specs of what replicas get, one for each local replica.
   std::vector<data::ElementSpec> element_specs() const;
   int64_t cardinality() const;
 };
 
-/// Checks the arguments, shards the pipeline for this worker and says so in the log.
+/// Checks the arguments, shards the pipeline for this worker and logs the outcome.
 std::shared_ptr<const InputSource> distribute_pipeline(
     const std::shared_ptr<StrategyExtended>& strategy, const data::NodePtr& pipeline,
     const InputOptions& options);
@@ -51,10 +51,10 @@ std::shared_ptr<const InputSource> distribute_pipelines(
     const std::shared_ptr<StrategyExtended>& strategy,
     const std::function<data::NodePtr(const InputContext&)>& make, const InputOptions& options);
 
-/// One pass. Used by one thread at a time, outside of replicas.
+/// One pass. Not thread-safe; used outside of replicas.
 class InputReader {
  public:
-  /// `blank` is an element of the right type without anything in it.
+  /// `blank` is an empty element of the right type.
   InputReader(std::shared_ptr<const InputSource> source, data::Element blank);
   ~InputReader();
   InputReader(const InputReader&) = delete;
@@ -87,16 +87,16 @@ class InputReader {
   std::unique_ptr<data::StepStream> steps_;
   data::Element blank_;
   std::optional<data::Element> without_rows_;  // what a replica without data gets
-  bool has_seen_rows_ = false;                 // that is not a guess
+  bool has_seen_rows_ = false;                 // so it is not a guess
   bool ended_ = false;
   std::atomic<bool> dropped_{false};
   std::exception_ptr error_;
-  std::unique_ptr<data::ReadAhead<Ready>> ahead_;  // last: its thread uses all the above
+  std::unique_ptr<data::ReadAhead<Ready>> ahead_;  // last: its thread uses everything above
 };
 
 [[noreturn]] void throw_end_of_input();
 
-/// Copies of the tensors in the memory of the host.
+/// Copies the tensors to the memory of the host.
 data::Element host_copy(data::Element element);
 
 }  // namespace tutti::internal

@@ -7,8 +7,8 @@
 //   anything else, A                                       ->  const A&
 //
 // Either all top-level per-replica tuples and pairs are spread into their parts
-// or none is. Spread is tried first: a generic lambda accepts both, and testing
-// the form that is not used must not instantiate its body.
+// or none is. The spread form is tried first: a generic lambda accepts both, and testing
+// the unused form must not instantiate its body.
 
 #pragma once
 
@@ -90,7 +90,7 @@ struct ReplicaCall {
       decltype(std::tuple_cat(whole<A>(std::declval<std::remove_reference_t<A>&>(), size_t{})...));
 
   static constexpr bool kSpread = applies<F, Parts>::value;
-  // Not `||`: it would instantiate a generic body for the form that is not used.
+  // Not `||`: it would instantiate a generic body for the unused form.
   static constexpr bool kCallable = std::disjunction_v<applies<F, Parts>, applies<F, Whole>>;
 
   static decltype(auto) apply(const F& fn, size_t replica, std::remove_reference_t<A>&... args) {

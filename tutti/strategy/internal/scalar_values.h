@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions of leaves that are no tensors.
+// Reductions of leaves that are not tensors.
 
 #pragma once
 

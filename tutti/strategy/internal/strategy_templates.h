@@ -63,10 +63,10 @@ template <class V>
 auto Strategy::reduce_nest(ReduceOp op, const V& value, at::OptionalIntArrayRef axis) const {
   using T = typename internal::component<V>::type;
   static_assert(Nest<T>,
-                "Strategy::reduce: the value is no nest (tensor, IndexedSlices, arithmetic type, "
-                "or tuple, pair, array, vector, optional, string-keyed map or plain struct of "
-                "those; a struct has 1-16 fields and no base class, C array, bit-field, const or "
-                "reference field)");
+                "Strategy::reduce: the value is not a nest (tensor, IndexedSlices, arithmetic "
+                "type, or tuple, pair, array, vector, optional, string-keyed map or plain struct "
+                "of those; a struct has 1-16 fields and no base class, C array, bit-field, const "
+                "or reference field)");
   if constexpr (Nest<T>) {
     if constexpr (internal::is_per_replica<V>) {
       internal::check_components(*extended_, "reduce", value.size());
@@ -93,7 +93,7 @@ template <class V>
 auto Strategy::gather(const V& value, int64_t axis) const {
   using T = typename internal::component<V>::type;
   static_assert(Nest<T> || std::same_as<V, Variable>,
-                "Strategy::gather: the value is no nest of tensors");
+                "Strategy::gather: the value is not a nest of tensors");
   if constexpr (std::same_as<V, Variable>) {
     return internal::with_components(*extended_, "gather", value,
                                      [&](const auto& parts) { return gather(parts, axis); });

@@ -52,8 +52,8 @@ void gather_per_replica(const StrategyExtended& strategy, const ReduceLeaves& le
                         const std::vector<std::string>& structures, const LeafList& result,
                         int64_t axis);
 
-/// A value that is not per replica. Unless it is mirrored, every worker has its own, and they are
-/// combined over the workers.
+/// Reduces a value that is not per replica. Unless it is mirrored, every worker has its own value,
+/// and the values are combined over the workers.
 void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList& result,
                   at::OptionalIntArrayRef axis, bool is_mirrored);
 void gather_plain(const StrategyExtended& strategy, const LeafList& result, int64_t axis);
@@ -83,7 +83,7 @@ ReplicaContext* replica_of(const StrategyExtended& strategy);
 /// Throws kInvalidArgument when the replicas gave different variables.
 void check_same_variable(const PerReplica<const VariableImpl*>& variables);
 
-/// How reduce and gather see a variable.
+/// A variable as reduce and gather treat it.
 struct VariableParts {
   enum class Kind { kPlain, kMirrored, kPerReplica };
 

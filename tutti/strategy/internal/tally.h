@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words by which the replicas of a runner keep track of one another, and the
-// error of those that are released.
+// The bits of the atomic words with which the replicas of a runner track each other, and the
+// error of replicas that are released.
 
 #pragma once
 
@@ -37,17 +37,17 @@ inline uint64_t finished(uint64_t tally) { return (tally / kFinished) & kCountMa
 
 }  // namespace tally
 
-// Thrown on replicas that are released because another one failed.
+// Thrown on replicas that are released because another replica failed.
 class CancelledByPeer final : public Error {
  public:
   explicit CancelledByPeer(const std::string& text) : Error(ErrorCode::kCancelled, text) {}
 };
 
-/// What the exception says, in one line.
+/// The text of the exception, on one line.
 std::string text_of(const std::exception_ptr& error);
 
-/// Guards errors of LibTorch that are changed or read: replicas may throw one and the same object,
-/// for example that of a future they share.
+/// Guards errors of LibTorch that are changed or read: replicas may throw the same object,
+/// for example the error of a shared future.
 Mutex& shared_errors();
 
 inline double seconds(std::chrono::milliseconds time) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The variables of a strategy: all that are alive, and those that one run makes.
+// The variables of a strategy: all that are alive, and those made in one run.
 
 #pragma once
 
@@ -17,19 +17,19 @@
 
 namespace tutti::internal {
 
-/// A name without every "_<digits>" before a "/" or the end: "w_1/b_2" is "w/b". Replicas
-/// that make variables in one run are matched by it.
+/// The name without each "_<digits>" before a "/" or the end: "w_1/b_2" becomes "w/b". Variables
+/// that replicas make in one run are matched by it.
 std::string canonical_variable_name(std::string_view name);
 
-/// The variables that the replicas make in one run. Replica 0 makes them, the others
-/// take them: of those with one canonical name, in their order. Thread-safe.
+/// The variables that the replicas make in one run. Replica 0 makes them and the others take
+/// them; variables with the same canonical name are taken in order of creation. Thread-safe.
 class RunVariables {
  public:
   explicit RunVariables(size_t replicas) : replicas_(replicas) {}
 
   void add(std::string canonical_name, std::shared_ptr<VariableImpl> variable);
 
-  /// The next one of this name that the replica has not taken, or null.
+  /// The next variable of this name that the replica has not taken yet, or null.
   std::shared_ptr<VariableImpl> take(size_t replica, const std::string& canonical_name);
 
  private:
@@ -54,7 +54,7 @@ class VariableRegistry {
   /// The variable that owns the component, or null.
   std::shared_ptr<VariableImpl> find(const at::Tensor& component) const;
 
-  /// The run that a replica is in, null for none; set by the replica itself.
+  /// The run that a replica is in, or null; set by the replica itself.
   void set_run(size_t replica, RunVariables* run) { runs_[replica].run.store(run); }
   RunVariables* run_of(size_t replica) const { return runs_[replica].run.load(); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What replicas bring when they make or write variables together.
+// The requests that replicas submit to make or write variables together.
 
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace tutti::internal {
 
-/// Every replica wants a variable; the one that replica 0 wants is made. Names may
-/// differ: replicas that want another one come again.
+/// Every replica requests a variable; the one requested by replica 0 is made. Names may
+/// differ: replicas that requested a different one repeat their request.
 class CreateVariableRequest final : public MeetingRequest {
  public:
   using Make = FunctionRef<void()>;
@@ -35,8 +35,9 @@ class CreateVariableRequest final : public MeetingRequest {
   Make make_;
 };
 
-/// Values of all replicas, combined by kSum or kMean. A value that is the same on all
-/// replicas is no contribution of each: it is its own mean, and has no sum.
+/// Combines the values of all replicas by kSum or kMean. A value that is the same on all
+/// replicas is not a contribution of each: it is its own mean, and kSum rejects it unless it is
+/// zero.
 class CombineUpdateRequest final : public AllReduceRequest {
  public:
   CombineUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
@@ -58,7 +59,7 @@ class CombineUpdateRequest final : public AllReduceRequest {
   int replicas_;
 };
 
-/// The value of replica 0 of worker 0 for everybody.
+/// Gives the value of replica 0 of worker 0 to all replicas.
 class FirstUpdateRequest final : public MeetingRequest {
  public:
   FirstUpdateRequest(StrategyExtended& strategy, const VariableUpdate& update);
@@ -67,7 +68,7 @@ class FirstUpdateRequest final : public MeetingRequest {
   std::string describe() const override;
   void complete(std::span<MeetingRequest* const> requests) override;
 
-  /// After the meeting: replaces the leaf.
+  /// Replaces the leaf; called after the meeting.
   void hand_out();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where variables made on a thread lie, if it was said.
+// Where variables made on a thread are placed, if specified.
 
 #pragma once
 
@@ -14,7 +14,7 @@ class StrategyExtended;
 
 namespace internal {
 
-/// Made by StrategyExtended::colocate_vars_with; scopes nest, the innermost counts.
+/// Made by StrategyExtended::colocate_vars_with. Scopes nest; the innermost one applies.
 class ColocationScope {
  public:
   ColocationScope(const StrategyExtended& strategy, std::vector<DeviceSpec> devices);

@@ -18,12 +18,12 @@
 
 namespace tutti::internal {
 
-/// Slots that replicas fill on their own threads, each its own. (Never a
+/// Slots that replicas fill from their own threads, each its own slot. (Never a
 /// vector<bool>: neighbouring bits cannot be written at the same time.)
 template <class T>
 using Slots = std::vector<std::optional<T>>;
 
-/// Tells a value made of slots from one made of a braced list.
+/// Distinguishes construction from slots from construction from a braced list.
 struct FromSlots {};
 
 [[noreturn]] void throw_no_component(const char* class_name, size_t index, size_t size);
