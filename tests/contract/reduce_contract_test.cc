@@ -233,16 +233,16 @@ TEST_P(StrategyContract, ReduceRefusesValuesOfDifferentStructure) {
     return i == n() - 1 ? std::optional<at::Tensor>() : std::optional(at::ones({}));
   });
   EXPECT_TUTTI_ERROR(strategy().reduce(ReduceOp::kSum, optionals), ErrorCode::kInvalidArgument,
-                     "another structure", "replica " + std::to_string(n() - 1));
+                     "different structure", "replica " + std::to_string(n() - 1));
   const auto maps = per_replica([](int i) {
     return std::map<std::string, at::Tensor>{{i == 0 ? "a" : "b", at::ones({})}};
   });
   EXPECT_TUTTI_ERROR(strategy().reduce(ReduceOp::kSum, maps), ErrorCode::kInvalidArgument,
-                     "another structure");
+                     "different structure");
   const auto vectors = per_replica(
       [](int i) { return std::vector<at::Tensor>(static_cast<size_t>(i + 1), at::ones({})); });
   EXPECT_TUTTI_ERROR(strategy().reduce(ReduceOp::kSum, vectors), ErrorCode::kInvalidArgument,
-                     "another structure");
+                     "different structure");
 }
 
 TEST_P(StrategyContract, ReduceRefusesTensorsThatDoNotFit) {

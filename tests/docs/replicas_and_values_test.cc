@@ -133,7 +133,7 @@ TEST(ReplicasAndValues, ReducesPlainValues) {
                      "cannot be reduced by kSum over 2 replicas");
   const auto counts = strategy.run([] { return 3; });
   EXPECT_TUTTI_ERROR(strategy.reduce(ReduceOp::kMean, counts), ErrorCode::kInvalidArgument,
-                     "the mean of a C++ integer would be cut");
+                     "the mean of a C++ integer would be truncated");
   const auto tensors = strategy.run([] { return torch::tensor({1, 2}); });
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, tensors).scalar_type(), torch::kFloat64);
 }

@@ -562,7 +562,7 @@ TEST(MultiWorkerStrategy, ConfiguresAMirroredStrategyOnce) {
     used.configure(ClusterSpec{{"worker", {"127.0.0.1:1"}}}, "worker", 0);
   };
   EXPECT_TRUE(
-      test::throws_error(configure, ErrorCode::kFailedPrecondition, {"it has variables already"}));
+      test::throws_error(configure, ErrorCode::kFailedPrecondition, {"it already has variables"}));
   MirroredStrategy with_ops(cpus(1),
                             {.cross_device_ops = std::make_shared<ReductionToOneDevice>()});
   EXPECT_TUTTI_ERROR(with_ops.configure(ClusterSpec{{"worker", {"127.0.0.1:1"}}}, "worker", 0),
@@ -572,7 +572,7 @@ TEST(MultiWorkerStrategy, ConfiguresAMirroredStrategyOnce) {
   EXPECT_EQ(alone.num_replicas_in_sync(), 2);
   EXPECT_NE(alone.cluster_resolver(), nullptr);
   EXPECT_TUTTI_ERROR(alone.configure(ClusterSpec{{"worker", {"127.0.0.1:1"}}}, "worker", 0),
-                     ErrorCode::kFailedPrecondition, "it is configured already");
+                     ErrorCode::kFailedPrecondition, "it is already configured");
 }
 
 TEST(MultiWorkerStrategy, ConfiguresMirroredStrategiesToOneOfTwoWorkers) {
@@ -588,7 +588,7 @@ TEST(MultiWorkerStrategy, ConfiguresMirroredStrategiesToOneOfTwoWorkers) {
     EXPECT_EQ(ids[1], 2 * task + 1);
     EXPECT_EQ(strategy.reduce(ReduceOp::kSum, ids), 6);
     EXPECT_TUTTI_ERROR(strategy.configure(cluster, "worker", task), ErrorCode::kFailedPrecondition,
-                       "it is configured already");
+                       "it is already configured");
   };
   std::thread other([&] { worker(1); });
   worker(0);

@@ -366,7 +366,7 @@ TEST(DistributedIterator, OtherPositionsBelongToTheirWorker) {
   EXPECT_EQ(rows_of(same.get_next()[0]), rows_of(reader.get_next()[0]));
   expect_error(ErrorCode::kFailedPrecondition, "saved by worker 0 of 1 with 2 replicas",
                [&] { mirrored(3).distribute_dataset(dataset).iterator().restore(position); });
-  expect_error(ErrorCode::kFailedPrecondition, "read from already",
+  expect_error(ErrorCode::kFailedPrecondition, "already been read from",
                [&] { reader.restore(position); });
 }
 

@@ -55,7 +55,7 @@ DeviceSpec resolve_parameter_device(const std::vector<DeviceSpec>& compute_devic
     if (torch_device(each) == torch_device(device)) continue;
     throw Error(ErrorCode::kUnimplemented,
                 message(kName, ": the parameters on ", device.short_name(),
-                        " do not lie in the memory of compute device ", each.short_name(),
+                        " are not in the memory of compute device ", each.short_name(),
                         ", and replicas share them without copies. Name devices of one memory, "
                         "or use MirroredStrategy, which has a copy on every device."));
   }

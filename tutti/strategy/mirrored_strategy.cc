@@ -40,13 +40,13 @@ MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
 void MirroredStrategy::configure(const ClusterSpec& cluster_spec, const std::string& task_type,
                                  int task_id) {
   const char* reason = nullptr;
-  if (extended().has_variables()) reason = "it has variables already";
+  if (extended().has_variables()) reason = "it already has variables";
   const auto* const local = dynamic_cast<const LocalExtended*>(&extended());
   if (local != nullptr && local->has_given_ops()) {
     reason = "it was given cross_device_ops, which combine the devices of one process only";
   }
   if (local == nullptr || extended().cluster_resolver() != nullptr) {
-    reason = "it is configured already";
+    reason = "it is already configured";
   }
   if (extended().weak_from_this().use_count() > 1) reason = "other handles of it exist";
   if (reason != nullptr) {
@@ -55,7 +55,7 @@ void MirroredStrategy::configure(const ClusterSpec& cluster_spec, const std::str
                         " cannot become a "
                         "strategy of several workers: ",
                         reason,
-                        ". Call configure() right after it was made, or make a "
+                        ". Call configure() right after making it, or make a "
                         "MultiWorkerMirroredStrategy."));
   }
   MultiWorkerMirroredStrategyOptions options;

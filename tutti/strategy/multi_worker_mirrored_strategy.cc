@@ -106,7 +106,7 @@ std::string explain_threads(const std::vector<internal::ProcessCores>& workers, 
   const int cores = workers[rank].cores;
   const int possible = cores / (sharing * replicas);
   if (threads < possible) {
-    return message(" (as many as on the worker with the fewest; this one could have ", possible,
+    return message(" (as many as the worker with the fewest has; this one could use ", possible,
                    ")");
   }
   if (sharing == 1) return "";
@@ -211,7 +211,7 @@ std::shared_ptr<StrategyExtended> make_multi_worker(
   if (!spec.empty() && (!type || !resolver->task_id())) {
     throw Error(ErrorCode::kInvalidArgument,
                 message(kMultiWorkerName, ": the cluster ", spec,
-                        " does not say which task this process is; set task type and id."));
+                        " does not say which task this process is; set the task type and id."));
   }
   if (!spec.empty()) validate_cluster_task(spec, type, resolver->task_id());
   log(LogLevel::kInfo, cluster_banner(*resolver, static_cast<int>(devices.size())));

@@ -57,7 +57,7 @@ std::string text_of(const std::exception_ptr& error) {
     const std::string_view text = e.what();
     return std::string(text.substr(0, text.find('\n')));
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 
@@ -94,7 +94,7 @@ void ReplicaRunner::meet(int replica, MeetingRequest& request) {
                         running ? " while another thread of this replica is at a meeting point. "
                                   "Only one thread of a replica may call at a time."
                                 : ", but its function is not running: the others would never "
-                                  "come. Call it, or the backward pass that needs it, inside "
+                                  "arrive. Call it, or the backward pass that needs it, inside "
                                   "Strategy::run."));
   }
   struct Leave {
@@ -265,7 +265,7 @@ void ReplicaRunner::wait_for_end(uint32_t seen) {
       if (!signal_.park(seen, *warning)) {
         warning = Deadline::forever();
         log(LogLevel::kWarning,
-            message(who_, ": a collective operation takes more than ",
+            message(who_, ": a collective operation has taken more than ",
                     seconds(options_.meeting_warning), " s; ", where_replicas_are(), "."));
       }
     }

@@ -123,7 +123,7 @@ ReplicaRunner::ReplicaRunner(std::string who, StrategyServices& services,
     stop();  // the destructor of an object that was never made does not run
     throw Error(ErrorCode::kUnavailable,
                 message(who_, ": replica ", started, " of ", size(),
-                        " has no thread: ", error.what(), " Or use fewer replicas."));
+                        " could not get a thread: ", error.what(), " Or use fewer replicas."));
   }
 }
 
@@ -139,11 +139,12 @@ void ReplicaRunner::stop() {
 
 void ReplicaRunner::run(FunctionRef<void(ReplicaContext&)> fn) {
   if (size() > 1 && fork_count() != fork_count_) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                message(who_,
-                        "::run: this process was forked after the strategy was made, and "
-                        "its threads stayed behind. Make the strategy in the child, or start "
-                        "the child with exec."));
+    throw Error(
+        ErrorCode::kFailedPrecondition,
+        message(who_,
+                "::run: this process was forked after the strategy was made, and "
+                "its threads exist only in the parent. Make the strategy in the child, or start "
+                "the child with exec."));
   }
   take_turn();
   struct EndTurn {

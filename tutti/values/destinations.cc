@@ -62,7 +62,7 @@ void Destinations::add_leaves(const LeafList& leaves, size_t components) {
     if (leaf.kind == Leaf::Kind::kIndexedSlices) return add(leaf.slices(), components);
   }
   throw Error(ErrorCode::kInvalidArgument,
-              "Destinations: the value has no tensor, so it lies on no device; name one.");
+              "Destinations: the value has no tensor and therefore no device; name one.");
 }
 
 }  // namespace tutti

@@ -53,7 +53,7 @@ class SyncOnReadVariable final : public VariableImpl {
     if (how != Read::kConvert) {
       throw Error(ErrorCode::kUnimplemented,
                   message("Variable::", to_string(how), ": ", describe(),
-                          " cannot be read like this inside variable_sync_on_read_context(). "
+                          " cannot be read this way inside variable_sync_on_read_context(). "
                           "Convert it: at::Tensor t = variable."));
     }
     check_combinable("value");
@@ -66,8 +66,8 @@ class SyncOnReadVariable final : public VariableImpl {
     if (options().aggregation != VariableAggregation::kNone) return;
     throw Error(ErrorCode::kInvalidArgument,
                 message("Variable::", function, ": ", describe(),
-                        " synchronises on read, but its aggregation is kNone, which cannot make "
-                        "one value of its copies. Read it inside Strategy::run, take "
+                        " synchronises on read, but its aggregation is kNone, which cannot combine "
+                        "its copies into one value. Read it inside Strategy::run, take "
                         "local_results(), or give it an aggregation."));
   }
 
@@ -85,7 +85,7 @@ class SyncOnReadVariable final : public VariableImpl {
           ErrorCode::kInvalidArgument,
           message("Variable::", to_string(op), ": ", describe(),
                   " synchronises on read and aggregates by kSum, so outside of "
-                  "Strategy::run only assign() is possible: each copy gets an equal part."));
+                  "Strategy::run only assign() is supported: each copy gets an equal part."));
     }
     const int replicas = services().num_replicas_in_sync();
     const bool integer = at::isIntegralType(dtype(), /*includeBool=*/true);
@@ -99,10 +99,11 @@ class SyncOnReadVariable final : public VariableImpl {
   }
 
   void do_scatter(Scatter op, const Place&, const IndexedSlices&, CallSite) override {
-    throw Error(ErrorCode::kUnimplemented,
-                message("Variable::", to_string(op), ": ", describe(),
-                        " synchronises on read, and such variables have no scatter operations. Use "
-                        "assign, or a variable that synchronises on write."));
+    throw Error(
+        ErrorCode::kUnimplemented,
+        message("Variable::", to_string(op), ": ", describe(),
+                " synchronises on read; such variables do not support scatter operations. Use "
+                "assign, or a variable that synchronises on write."));
   }
 };
 

@@ -31,8 +31,8 @@ bool can_have_gradient(at::ScalarType dtype) {
 void check_arithmetic(const char* function, const VariableImpl& variable) {
   if (variable.dtype() != at::kBool) return;
   refuse(function, message(variable.describe(),
-                           " holds truth values, which have no arithmetic. "
-                           "Assign it, or use integers."));
+                           " has dtype bool, which does not support arithmetic. "
+                           "Use assign(), or an integer variable."));
 }
 
 void check_options(const VariableOptions& options, at::ScalarType dtype) {
@@ -235,7 +235,7 @@ at::Tensor VariableImpl::grad() const {
     throw Error(
         ErrorCode::kFailedPrecondition,
         message("Variable::grad: ", describe(), shared ? " is shared by " : " has ", value_parts(),
-                shared ? " replicas" : " copies", ", each with a gradient of its own. Ask inside ",
+                shared ? " replicas" : " copies", ", each with its own gradient. Call it inside ",
                 shared ? "Strategy::run." : "Strategy::run, or take components()[i].grad()."));
   }
   return local_component(where).grad();

@@ -47,7 +47,7 @@ ReduceOp to_reduce_op(VariableAggregation aggregation) {
   if (aggregation == VariableAggregation::kMean) return ReduceOp::kMean;
   throw Error(ErrorCode::kInvalidArgument,
               message("to_reduce_op: VariableAggregation::", aggregation,
-                      " is no reduction; only kSum and kMean are."));
+                      " is not a reduction; only kSum and kMean are."));
 }
 
 }  // namespace tutti

@@ -48,7 +48,8 @@ void check_all_reduce_leaf(const char* function, ReduceOp op, const Leaf& leaf, 
       refuse(function, i, "is a bool, which cannot be reduced; use an int.");
     case Leaf::Kind::kInteger:
       if (op == ReduceOp::kMean) {
-        refuse(function, i, "is a C++ integer, whose mean would be cut; use a double or a tensor.");
+        refuse(function, i,
+               "is a C++ integer, whose mean would be truncated; use a double or a tensor.");
       }
       return;
     case Leaf::Kind::kFloating:

@@ -27,7 +27,7 @@ void check_outside_replicas(const char* function) {
   throw Error(ErrorCode::kFailedPrecondition,
               message("DistributedIterator::", function, ": called inside replica ",
                       frame->replica->replica_id_in_sync_group(),
-                      ". Call it outside of run(), and give what it returns to run()."));
+                      ". Call it outside of run(), and pass what it returns to run()."));
 }
 
 data::Value value_without_rows(const data::Value& like) {
@@ -253,9 +253,10 @@ void InputReader::restore(std::string_view position) {
   check_outside_replicas("restore");
   const StrategyExtended& strategy = *source_->strategy;
   if (ahead_ != nullptr ? ahead_->started() : step_ > 0) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                "DistributedIterator::restore: this iterator was read from already. Make a new "
-                "one with DistributedDataset::iterator() and restore that.");
+    throw Error(
+        ErrorCode::kFailedPrecondition,
+        "DistributedIterator::restore: this iterator has already been read from. Make a new "
+        "one with DistributedDataset::iterator() and restore that.");
   }
   data::StateReader state(position);
   state.tag("tutti input position 1");

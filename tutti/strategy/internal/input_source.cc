@@ -46,7 +46,7 @@ void check_options(const char* function, const InputOptions& options) {
   if (options.fetch_to_device) {
     refuse(
         "place_dataset_on_device and fetch_to_device exclude each other: what is made on the "
-        "device need not be moved there. Set one of them to false.");
+        "device does not have to be moved there. Set one of them to false.");
   }
 }
 

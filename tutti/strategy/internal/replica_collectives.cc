@@ -111,8 +111,8 @@ class AllGatherRequest final : public MeetingRequest {
     const int64_t rank = leaf.tensor().dim();
     if (axis_ < -rank || axis_ >= rank) {
       refuse("all_gather", i,
-             message("is ", leaf.describe(), ", which has no axis ", axis_,
-                     "; it must lie between ", -rank, " and ", rank - 1, "."));
+             message("is ", leaf.describe(), ", which has no axis ", axis_, "; it must be between ",
+                     -rank, " and ", rank - 1, "."));
     }
     return axis_ < 0 ? axis_ + rank : axis_;
   }
@@ -223,7 +223,7 @@ class AllReduceFunction : public torch::autograd::Function<AllReduceFunction> {
     if (call->op != ReduceOp::kSum && call->op != ReduceOp::kMean) {
       throw Error(ErrorCode::kUnimplemented,
                   message("ReplicaContext::all_reduce: ", call->op,
-                          " has no gradient; only kSum and kMean have. Detach its input."));
+                          " has no gradient; only kSum and kMean have one. Detach its input."));
     }
     variable_list results =
         reduce_gradients(*call, call->op, gradients, "ReplicaContext::all_reduce");
@@ -306,8 +306,8 @@ void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op,
     if (reduced_dtype(op, tensor.scalar_type()) != tensor.scalar_type()) {
       refuse("all_reduce_", i,
              message("is ", leaves[i].describe(),
-                     ", whose mean is no integer and "
-                     "does not fit in place; use all_reduce."));
+                     ", whose mean is not an integer "
+                     "and cannot be stored in place; use all_reduce."));
     }
   }
   internal::AllReduceRequest request(kAllReduceInPlace, *this, context, op, leaves, structure,

@@ -38,7 +38,7 @@ std::vector<int64_t> normal_axes(const at::Tensor& tensor, at::IntArrayRef axes)
     if (rank == 0) refuse("reduce", message(describe(tensor), " is a scalar: it has no axis."));
     if (axis < -rank || axis >= rank) {
       refuse("reduce", message("axis ", axis, " is out of range for ", describe(tensor),
-                               "; it must lie between ", -rank, " and ", rank - 1, "."));
+                               "; it must be between ", -rank, " and ", rank - 1, "."));
     }
     result.push_back(axis < 0 ? axis + rank : axis);
   }
@@ -129,7 +129,7 @@ void check_structures(const char* function, const ReduceLeaves& leaves,
   for (size_t i = 1; i < leaves.size(); ++i) {
     if (structures[i] != structures[0] || leaves[i].size() != leaves[0].size()) {
       refuse(function, message("the value of replica ", i,
-                               " has another structure than that of "
+                               " has a different structure than that of "
                                "replica 0 (lengths, keys or empty optionals differ)."));
     }
   }
@@ -185,7 +185,7 @@ void refuse_scalar_column(ReduceOp op, const Leaf& leaf, bool has_axis) {
     refuse("reduce", message("a C++ ", leaf.describe(), " has no axis; leave the axis out."));
   }
   if (leaf.kind == Leaf::Kind::kInteger && op == ReduceOp::kMean) {
-    refuse("reduce", "the mean of a C++ integer would be cut; return a double or a tensor.");
+    refuse("reduce", "the mean of a C++ integer would be truncated; return a double or a tensor.");
   }
 }
 
@@ -379,7 +379,7 @@ void check_same_variable(const PerReplica<const VariableImpl*>& variables) {
         message("ReplicaContext::update: local replica 0 updates ", variables[0]->describe(),
                 ", but replica ", i, " updates ", variables[i]->describe(),
                 variables[i]->describe() == variables[0]->describe()
-                    ? ", another variable of that name"
+                    ? ", a different variable of that name"
                     : "",
                 ". All replicas must update the same variables in the same order."));
   }

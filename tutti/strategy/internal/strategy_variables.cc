@@ -47,13 +47,14 @@ void check_same_wish(const ReplicaContext& context, const VariableCreation& crea
   }
   const bool trainable = wish.trainable.value_or(!on_read(wish));
   if (trainable != *made.options().trainable) {
-    refuse(trainable ? "as trainable, but replica 0 not" : "as not trainable, but replica 0 does");
+    refuse(trainable ? "as trainable, but replica 0 as not trainable"
+                     : "as not trainable, but replica 0 as trainable");
   }
   if (creation.is_function) return;
   const at::Tensor value = creation.initial_value();
   if (!value.defined() || value.sizes() != made.components()[0].sizes() ||
       wish.dtype.value_or(value.scalar_type()) != made.dtype()) {
-    refuse(message("from ", describe(value), ", but replica 0 from another type or shape"));
+    refuse(message("from ", describe(value), ", but replica 0 from a different type or shape"));
   }
 }
 
@@ -120,7 +121,7 @@ std::shared_ptr<VariableImpl> StrategyExtended::create_in_replica(
         ErrorCode::kFailedPrecondition,
         message("Variable: '", creation.options.name, "' is made in the context of replica ",
                 context.replica_id_in_sync_group(), " of ", describe(),
-                ", but its function is not running: the others would never come. Make it "
+                ", but its function is not running: the others would never arrive. Make it "
                 "inside Strategy::run, or in the scope."));
   }
   const std::string name = internal::canonical_variable_name(creation.options.name);

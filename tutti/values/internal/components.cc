@@ -18,9 +18,10 @@ void throw_not_only(size_t size) {
 }
 
 void throw_no_rows() {
-  throw Error(ErrorCode::kFailedPrecondition,
-              "PerReplica::global_rows: the value is no step of a distributed dataset. Ask the one "
-              "that the loop over the dataset gave.");
+  throw Error(
+      ErrorCode::kFailedPrecondition,
+      "PerReplica::global_rows: the value is not a step of a distributed dataset. Call it on "
+      "what the loop over the dataset returned.");
 }
 
 void throw_empty(const char* class_name) {
