@@ -27,7 +27,7 @@ class CentralStorageExtended final : public LocalExtended {
                        .communication_options = options.communication_options}) {}
 
  private:
-  // A definition may have several devices if the variable shall lie beside one that
+  // A definition may have several devices if the variable is colocated with one that
   // synchronises on read.
   std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition) override {
     if (definition.options.synchronization == VariableSynchronization::kOnRead &&

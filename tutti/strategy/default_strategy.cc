@@ -12,8 +12,8 @@
 namespace tutti {
 namespace {
 
-// Its context is valid everywhere and at any time, so there is no runner: run()
-// calls the function, and a meeting of one is complete at once.
+// Its context is always valid on every thread, so it does not need a runner: run() calls
+// the function, and a meeting of one replica is complete immediately.
 class DefaultExtended final : public StrategyExtended {
  public:
   DefaultExtended() : StrategyExtended("DefaultStrategy", {DeviceSpec::canonical("CPU:0")}) {}

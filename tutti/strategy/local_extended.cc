@@ -29,7 +29,7 @@ LocalExtended::LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                                                     : default_ops(*this)),
       runner_(this->name(), *this, contexts(), options) {}
 
-// What ends this run must end it everywhere: the others would wait for this worker.
+// A failure that ends this run must end it on all workers: they would wait for this one.
 void LocalExtended::do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) {
   WorkerGroup& group = workers();
   if (group.is_alone()) return runner_.run(fn);

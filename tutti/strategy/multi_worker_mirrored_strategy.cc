@@ -26,7 +26,7 @@ namespace {
 
 constexpr char kMultiWorkerName[] = "MultiWorkerMirroredStrategy";
 
-// The time of a variable of the environment, in seconds; nothing if it is not set.
+// Reads a time in seconds from an environment variable; nullopt if it is not set.
 std::optional<std::chrono::milliseconds> read_seconds(const char* variable) {
   const std::optional<std::string> text = read_env(variable);
   if (!text) return {};
@@ -40,7 +40,7 @@ std::optional<std::chrono::milliseconds> read_seconds(const char* variable) {
   return std::chrono::seconds(seconds);
 }
 
-// What the options leave open and the environment says.
+// Fills unset options from the environment.
 MultiWorkerMirroredStrategyOptions with_environment(MultiWorkerMirroredStrategyOptions options) {
   std::optional<std::chrono::milliseconds>& timeout = options.communication_options.timeout;
   if (!timeout) timeout = read_seconds("TUTTI_COMMUNICATION_TIMEOUT");
@@ -55,7 +55,7 @@ std::vector<DeviceSpec> devices_of_worker(const MultiWorkerMirroredStrategyOptio
   return internal::logical_device_table().resolve(kMultiWorkerName, names);
 }
 
-// Which kernels LibTorch takes, as far as it lets anybody know.
+// The kernels that LibTorch selects, as far as this can be determined.
 std::string cpu_capability() {
   if (const auto forced = read_env("ATEN_CPU_CAPABILITY")) return *forced;
 #if defined(__x86_64__)
@@ -65,7 +65,7 @@ std::string cpu_capability() {
   return "default";
 }
 
-// What decides the bits of a result, or whether the workers understand each other.
+// The facts that determine the bits of a result, or whether workers can communicate.
 std::map<std::string, std::string> facts_of(const MultiWorkerMirroredStrategyOptions& options,
                                             size_t replicas, size_t workers) {
   const int threads = options.runner.threads_per_replica;
@@ -83,7 +83,7 @@ std::map<std::string, std::string> facts_of(const MultiWorkerMirroredStrategyOpt
 constexpr char kPoolInfo[] = "core pool";
 constexpr char kCoresInfo[] = "cores";
 
-// What the workers told each other about their cores.
+// The information about cores that the workers exchanged.
 std::vector<internal::ProcessCores> cores_of_workers(const internal::JoinedWorkers& joined) {
   std::vector<internal::ProcessCores> workers;
   for (const std::map<std::string, std::string>& info : joined.info) {
@@ -99,7 +99,7 @@ std::vector<internal::ProcessCores> cores_of_workers(const internal::JoinedWorke
   return workers;
 }
 
-// " (2 workers share 8 cores)": why a worker that was left the choice has so many threads.
+// " (2 workers share 8 cores)": explains an automatic number of threads.
 std::string explain_threads(const std::vector<internal::ProcessCores>& workers, size_t rank,
                             int threads, int replicas) {
   const int sharing = internal::processes_in_pool(workers, rank);
@@ -215,7 +215,7 @@ std::shared_ptr<StrategyExtended> make_multi_worker(
   }
   if (!spec.empty()) validate_cluster_task(spec, type, resolver->task_id());
   log(LogLevel::kInfo, cluster_banner(*resolver, static_cast<int>(devices.size())));
-  // An evaluator, and a worker without others, have nobody to wait for.
+  // An evaluator and a lone worker do not wait for other workers.
   const bool alone = spec.empty() || *type == "evaluator" || worker_count(spec, type) == 1;
   ReplicaRunnerOptions runner = options.runner;
   const std::shared_ptr<WorkerGroup> group =

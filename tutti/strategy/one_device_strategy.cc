@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// One copy of everything, so variables are plain.
+// There is one copy of everything, so variables are plain.
 class OneDeviceExtended final : public LocalExtended {
  public:
   using LocalExtended::LocalExtended;

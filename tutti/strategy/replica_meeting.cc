@@ -2,23 +2,23 @@
 //
 // The meetings of ReplicaRunner.
 //
-// A meeting is one word, tally_: how many replicas have arrived at the present
-// meeting point, have done their share of it, and have finished the present run.
+// A meeting is one word, tally_: how many replicas have arrived at the current
+// meeting point, have done their share of it, and have finished the current run.
 //
 //   arrive ──► arrived + finished < N     wait for signal_
 //          ──► arrived == N               the last one completes the requests alone,
 //                                         or opens the meeting: then each compares,
 //                                         does its share and adds to `done`
-//          ──► arrived + finished == N    somebody finished without coming: error
+//          ──► arrived + finished == N    a replica finished without arriving: error
 //   finish ──► arrived + finished == N    the same, seen from the other side
-//   done == N ──► whoever was last empties the tally and signals the next meeting
-//   throw  ──► poison: whoever waits or arrives later leaves with an error
+//   done == N ──► the last replica empties the tally and signals the next meeting
+//   throw  ──► poison: replicas that wait or arrive later leave with an error
 //
 // signal_ holds the number of the meeting and whether it is open, so that one
-// write tells the waiting replicas everything.
+// write tells the waiting replicas all they need.
 //
-// Once all have arrived nobody leaves before the end: the requests lie on the
-// stacks of the replicas. A poison that comes then takes effect after it.
+// Once all have arrived, no replica leaves before the end: the requests are on the
+// stacks of the replicas. A poison that occurs in between takes effect afterwards.
 
 #include <algorithm>
 #include <array>
@@ -138,8 +138,8 @@ void ReplicaRunner::meet(int replica, MeetingRequest& request) {
 }
 
 // Returns true when this replica has a share to do, without a permit: in a meeting all
-// replicas run, since they may wait for one another. False when the meeting has ended. Looks at the
-// tally only after a signal: polling it would take its cache line away from those who still arrive.
+// replicas run, since they may wait for each other. False when the meeting has ended. Reads the
+// tally only after a signal: polling it would steal its cache line from replicas that are arriving.
 bool ReplicaRunner::wait_for_all(int replica, uint32_t seen, const MeetingRequest& request) {
   const uint32_t meeting = meeting_of(seen);
   release_permit();
@@ -182,7 +182,7 @@ bool ReplicaRunner::wait_for_all(int replica, uint32_t seen, const MeetingReques
   }
 }
 
-// What the others get when one of them fails for all. Must not throw: they wait.
+// The error of the other replicas when one fails for all. Must not throw: they are waiting.
 std::exception_ptr ReplicaRunner::released_error(const char* what, int replica,
                                                  const std::exception_ptr& error) const noexcept {
   try {
@@ -194,14 +194,14 @@ std::exception_ptr ReplicaRunner::released_error(const char* what, int replica,
   }
 }
 
-// The last to arrive does the work of all.
+// The last replica to arrive does the work for all.
 void ReplicaRunner::complete_alone(int replica, uint32_t meeting, bool all_came) {
   const std::exception_ptr error = compare_and_complete(replica, meeting, all_came);
   close_meeting(meeting, /*opened=*/false);
   if (error != nullptr) std::rethrow_exception(error);
 }
 
-// Returns the error of this replica, or null; what the others get is recorded.
+// Returns the error of this replica, or null; records the error for the others.
 std::exception_ptr ReplicaRunner::compare_and_complete(int replica, uint32_t meeting,
                                                        bool all_came) {
   std::exception_ptr error;
@@ -214,7 +214,7 @@ std::exception_ptr ReplicaRunner::compare_and_complete(int replica, uint32_t mee
       fail_meeting(meeting, released_error(requests[0]->name(), replica, error));
     }
   } catch (...) {
-    error = std::current_exception();  // the requests differ: everybody's error
+    error = std::current_exception();  // the requests differ: an error of every replica
     fail_meeting(meeting, error);
   }
   return error;
@@ -228,7 +228,7 @@ std::exception_ptr ReplicaRunner::call_complete(int replica, const Requests& req
       requests[static_cast<size_t>(replica)]->complete(all);
       return nullptr;
     }
-    // Which replica comes last is chance; what a merge function finds must not be.
+    // The last replica to arrive is arbitrary; the state that a merge function sees must not be.
     const internal::CallerState::Scope caller(*caller_);
     const DeviceScope device(replicas_[0].context->device());
     std::optional<ReplicaRandom::Scope> random;
@@ -259,7 +259,7 @@ void ReplicaRunner::wait_for_end(uint32_t seen) {
   const uint32_t meeting = meeting_of(seen);
   std::optional<Deadline> warning;
   while (meeting_of(seen) == meeting) {
-    // No limit: the others are inside our own code, working on our memory.
+    // Waits without a limit: the others are inside our own code, working on our memory.
     if (!signal_.poll(seen, wait_mode())) {
       if (!warning) warning = Deadline::after(options_.meeting_warning);
       if (!signal_.park(seen, *warning)) {
@@ -273,7 +273,7 @@ void ReplicaRunner::wait_for_end(uint32_t seen) {
   }
 }
 
-// Empties the tally for the next meeting and releases those who wait for the end.
+// Empties the tally for the next meeting and releases the replicas that wait for the end.
 void ReplicaRunner::close_meeting(uint32_t meeting, bool opened) {
   const bool failed = failed_meeting_.load(std::memory_order_relaxed) == meeting;
   uint64_t tally = tally_.load(std::memory_order_relaxed);
@@ -285,8 +285,8 @@ void ReplicaRunner::close_meeting(uint32_t meeting, bool opened) {
   signal_.bump(opened ? kMeeting - kOpen : kMeeting);
 }
 
-// Called before the replica that saw the error counts as done, so that the one
-// who closes the meeting knows.
+// Called before the replica that saw the error counts as done, so that the replica that
+// closes the meeting sees the failure.
 void ReplicaRunner::fail_meeting(uint32_t meeting, std::exception_ptr error_of_others) {
   const MutexLock lock(poison_mutex_);
   if (failed_meeting_.load(std::memory_order_relaxed) == meeting) return;
@@ -298,8 +298,8 @@ void ReplicaRunner::throw_if_failed(uint32_t meeting) {
   if (failed_meeting_.load(std::memory_order_relaxed) == meeting) throw_poison();
 }
 
-// The requests of all, or nothing when they do not agree with that of `replica`.
-// Every replica comes to the same result.
+// Returns the requests of all replicas, or nothing when they disagree with that of `replica`.
+// The result is the same on every replica.
 ReplicaRunner::Requests ReplicaRunner::collect_requests(int replica) const {
   const MeetingNote& mine = notes_[static_cast<size_t>(replica)];
   Requests requests;
@@ -348,8 +348,8 @@ Error ReplicaRunner::count_error() const {
                   "and make and write the same variables, in the same order.")};
 }
 
-// Returns false when it has no effect: the run was poisoned before, or the wait
-// that this is about has just ended.
+// Returns false if it has no effect: the run was already poisoned, or the wait in
+// question has just ended.
 bool ReplicaRunner::poison(std::exception_ptr error, bool only_while_waiting) {
   {
     const MutexLock lock(poison_mutex_);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How unmodified operators are reached: a dispatch key that LibTorch does not
+// How unmodified operators are intercepted: a dispatch key that LibTorch does not
 // use itself gets a kernel for each operator with a `generator` argument, and
-// falls through for all others (such a key costs them nothing). The kernel fills
-// in the replica's generator where the caller gave none and goes on.
+// falls through for all others (at no cost). The kernel fills in the replica's
+// generator if the caller gave none, and redispatches.
 
 #include "tutti/strategy/replica_random.h"
 
@@ -22,7 +22,7 @@ constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local ReplicaRandom* random_of_this_thread = nullptr;
 
-// Other devices have generators of their own, one for each replica's device.
+// Other devices have their own generators, one for each replica's device.
 bool draws_on_cpu(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
   const size_t first = stack.size() - schema.arguments().size();
   for (size_t i = 0; i < schema.arguments().size(); ++i) {

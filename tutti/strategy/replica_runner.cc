@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs: who calls the function where, and what happens to errors. Meetings are in
+// Runs: which thread calls the function, and how errors are handled. Meetings are in
 // replica_meeting.cc.
 
 #include "tutti/strategy/replica_runner.h"
@@ -29,8 +29,8 @@ using internal::text_of;
 
 namespace {
 
-// Replicas inside run(), over all strategies of the process: with more of them
-// than cores a thread that spins takes a core from one that works.
+// The number of replicas inside run(), over all strategies of the process. If it exceeds
+// the number of cores, a spinning thread takes a core from a working one.
 std::atomic<int> active_replicas{0};
 
 bool is_cancellation(const std::exception_ptr& error) {
@@ -43,7 +43,7 @@ bool is_cancellation(const std::exception_ptr& error) {
   }
 }
 
-// LibTorch knows neither replicas nor steps.
+// Adds the replica and the step, which LibTorch does not know.
 void add_explanation(c10::Error& error, const internal::ErrorExplainer* explainer,
                      const ReplicaContext& context, const std::string& who, uint64_t step) {
   std::string more;
@@ -120,7 +120,7 @@ ReplicaRunner::ReplicaRunner(std::string who, StrategyServices& services,
     }
   } catch (const Error& error) {
     const size_t started = threads_of_replicas_.size() + 1;
-    stop();  // the destructor of an object that was never made does not run
+    stop();  // the destructor does not run if the constructor throws
     throw Error(ErrorCode::kUnavailable,
                 message(who_, ": replica ", started, " of ", size(),
                         " could not get a thread: ", error.what(), " Or use fewer replicas."));
@@ -175,8 +175,8 @@ void ReplicaRunner::run(FunctionRef<void(ReplicaContext&)> fn) {
   rethrow_first_error();
 }
 
-// First come, first served. turn_ counts the runs that have ended; a caller that
-// gave up leaves its number behind, to be passed over.
+// Callers are served in order of arrival. turn_ counts the runs that have ended; a caller
+// that gave up leaves its number behind, which is then skipped.
 void ReplicaRunner::take_turn() {
   const uint32_t mine = next_turn_.fetch_add(1, std::memory_order_relaxed);
   if (turn_.load() == mine) return;
@@ -239,7 +239,7 @@ void ReplicaRunner::call_function(int replica) {
   try {
     fn_(*me.context);
   } catch (c10::Error& error) {
-    // The same object goes on, so its type does.
+    // Rethrows the same object, which preserves its type.
     add_explanation(error, frame.explainer(), *me.context, who_, runs_);
     throw;
   }
@@ -255,7 +255,7 @@ void ReplicaRunner::finish(int replica) {
     const bool others_wait_in_vain =
         arrived(next) > 0 && arrived(next) + finished(next) == all && (next & kPoisoned) == 0;
     if (others_wait_in_vain) {
-      // In one step with the count: a later poison could hit the next run.
+      // Poisons and counts atomically: a later poison could hit the next run.
       const auto error = std::make_exception_ptr(count_error());
       const MutexLock lock(poison_mutex_);
       poison_error_ = error;
@@ -278,7 +278,7 @@ void ReplicaRunner::wait_for_others() {
     const uint32_t seen = all_finished_.load();
     if (finished(tally_.load(std::memory_order_acquire)) == all) return;
     if (all_finished_.poll(seen, wait_mode())) continue;
-    // No limit here: the function lives on the caller's stack, so run() cannot
+    // Waits without a limit: the function lives on the caller's stack, so run() cannot
     // return while a replica is in it.
     if (!warning) warning = Deadline::after(options_.meeting_warning);
     if (!all_finished_.park(seen, *warning)) {
@@ -320,7 +320,7 @@ void ReplicaRunner::acquire_permit() {
     while (free > 0) {
       if (permits_.compare_exchange_weak(free, free - 1, std::memory_order_acquire)) return;
     }
-    // Bounded by the others: a permit is free whenever one of them waits or ends.
+    // The others bound this wait: a permit becomes free whenever one of them waits or ends.
     permit_released_.wait(seen, WaitMode::kYield, Deadline::forever());
   }
 }

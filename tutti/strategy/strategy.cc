@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// The strategy set without a scope, below all scopes of the thread.
+// The strategy set without a scope; it is below all scopes of the thread.
 struct SetStrategy {
   std::shared_ptr<StrategyExtended> strategy;
   std::optional<internal::FrameScope> frame;

@@ -68,7 +68,7 @@ void StrategyExtended::call_for_each_replica(FunctionRef<void(ReplicaContext&)> 
   internal::check_cross_replica(*this, "run", "merge_call()");
   internal::check_no_replica_waits(*this);
   if (contexts_.size() == 1) {
-    do_call_for_each_replica(fn);  // it makes its variables alone
+    do_call_for_each_replica(fn);  // a single replica makes its variables alone
     return;
   }
   internal::RunVariables variables(contexts_.size());

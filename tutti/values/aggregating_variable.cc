@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A variable with one copy for all replicas. What replicas write is combined by the
-// variable's aggregation and written once, while they wait. Each replica reads through a
-// leaf tensor of its own, so that gradients of different replicas do not mix.
+// A variable with one copy for all replicas. Values that replicas write are combined by the
+// variable's aggregation and written once, while the replicas wait. Each replica reads through
+// its own leaf tensor, so that gradients of different replicas do not mix.
 
 #include <algorithm>
 #include <utility>
@@ -88,7 +88,7 @@ class AggregatingVariable final : public VariableImpl {
                       [&](const Leaf& all) { scatter_component(op, 0, all.slices()); });
   }
 
-  std::vector<at::Tensor> leaves_;  // of the local replicas; they share the memory
+  std::vector<at::Tensor> leaves_;  // one per local replica; they share the memory
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A variable with a copy on every replica. What replicas write is combined by the
+// A variable with a copy on every replica. Values that replicas write are combined by the
 // variable's aggregation and then applied to every copy, so that the copies stay equal.
 
 #include <utility>

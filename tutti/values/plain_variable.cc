@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A variable with one copy and nobody to agree with.
+// A variable with one copy and nothing to keep equal.
 
 #include <utility>
 
@@ -19,13 +19,13 @@ class PlainVariable final : public VariableImpl {
  private:
   const char* kind() const override { return nullptr; }
 
-  // One that was made outside of all scopes may be used anywhere.
+  // A variable that was made outside of all scopes may be used anywhere.
   Place place(const char* function) const override {
     return services().is_ambient() ? Place{Place::Kind::kCross, 0} : VariableImpl::place(function);
   }
 
-  // As with every other strategy: a copy outside of the replica. Where there is no
-  // strategy, the default one's only replica is everywhere.
+  // Outside of the replica this is a copy, as with every other strategy. Without a strategy, every
+  // thread is in the only replica of the default one.
   at::Tensor do_read(const Place& place, Read how) override {
     if (place.kind == Place::Kind::kCross && !services().is_ambient()) return nearest_value();
     return local_value({Place::Kind::kReplica, 0}, how);

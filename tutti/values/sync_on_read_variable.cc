@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A variable with a copy on every replica that nobody keeps equal: replicas write their
-// own, and a read from outside of run() combines them. Made for metrics.
+// A variable with a copy on every replica, where the copies may differ: replicas write their
+// own, and a read from outside of run() combines them. Intended for metrics.
 
 #include <utility>
 
@@ -16,8 +16,8 @@
 namespace tutti {
 namespace {
 
-// The replica that wants synchronised values on this thread. Not a mere flag: the thread
-// that calls run() goes on as replica 0, and what it said before concerns no replica.
+// The replica that requested synchronised values on this thread. A flag would not suffice: the
+// thread that calls run() becomes replica 0, and what it requested before does not apply there.
 thread_local const ReplicaContext* synchronising_replica = nullptr;
 
 class SyncOnReadVariable final : public VariableImpl {
@@ -92,7 +92,7 @@ class SyncOnReadVariable final : public VariableImpl {
     std::vector<at::Tensor> parts;
     for (size_t i = 0; i < components().size(); ++i) {
       const at::Tensor whole = checked_value("assign", value, i);
-      // Integers stay integers on the way: LibTorch would divide them in float32.
+      // Integers are divided as integers: LibTorch would divide them in float32.
       parts.push_back((integer ? whole.div(replicas, "trunc") : whole.div(replicas)).to(dtype()));
     }
     for (size_t i = 0; i < components().size(); ++i) write_component(op, i, parts[i]);

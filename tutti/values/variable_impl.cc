@@ -69,7 +69,7 @@ void check_options(const VariableOptions& options, at::ScalarType dtype) {
   }
 }
 
-// Writes one row after the other, so that rows that occur twice have a defined result.
+// Writes one row at a time, so that rows that occur twice have a defined result.
 void scatter_rows(VariableImpl::Scatter op, const at::Tensor& component,
                   const IndexedSlices& slices) {
   using Scatter = VariableImpl::Scatter;
@@ -142,7 +142,7 @@ VariableDefinition define_variable(std::shared_ptr<StrategyServices> services,
   if (!definition.options.trainable) {
     definition.options.trainable = options.synchronization != VariableSynchronization::kOnRead;
   }
-  const c10::InferenceMode ordinary_tensors(false);  // they live longer than the caller's mode
+  const c10::InferenceMode ordinary_tensors(false);  // they outlive the caller's mode
   const at::NoGradGuard no_grad;
   for (const DeviceSpec& device : devices) {
     at::Tensor component =
@@ -285,7 +285,7 @@ at::Tensor VariableImpl::checked_value(const char* function, const VariableValue
 
 void VariableImpl::write_component(Write op, size_t i, const at::Tensor& value) {
   at::Tensor component = components()[i];
-  // A view of the component would change under the write.
+  // A view of the component would change during the write.
   const at::Tensor local =
       value.is_alias_of(component) ? value.clone() : value.to(component.device());
   switch (op) {
@@ -305,7 +305,7 @@ void VariableImpl::write_all(Write op, const VariableValue& value) {
   std::vector<at::Tensor> values;
   for (size_t i = 0; i < components().size(); ++i) {
     at::Tensor mine = checked_value(to_string(op), value, i);
-    // A value that lies in another copy would change while this loop writes that copy.
+    // A value that aliases another copy would change while this loop writes that copy.
     for (size_t j = 0; j < components().size(); ++j) {
       if (j != i && mine.is_alias_of(components()[j])) mine = mine.clone();
     }
@@ -347,7 +347,7 @@ at::Tensor VariableImpl::scatter(Scatter op, const IndexedSlices& slices,
   const at::NoGradGuard no_grad;
   const Place where = place(to_string(op));
   check_slices(op, slices);
-  // Rows that lie in a copy would change under the write.
+  // Rows that alias a copy would change during the write.
   const bool aliased =
       std::any_of(components().begin(), components().end(),
                   [&](const at::Tensor& each) { return slices.values().is_alias_of(each); });
@@ -386,7 +386,7 @@ void VariableImpl::check_slices(Scatter op, const IndexedSlices& slices) const {
     refuse(function, message("there is no row ", lowest < 0 ? lowest : highest, " in ", describe(),
                              "; its rows are 0 to ", first.size(0) - 1, "."));
   }
-  // LibTorch would stop in the middle.
+  // LibTorch would throw halfway through.
   if (op == Scatter::kDiv && at::isIntegralType(dtype(), /*includeBool=*/true) &&
       !values.ne(0).all().item<bool>()) {
     refuse(function, message("the slices for ", describe(), " divide an integer by zero."));
@@ -416,7 +416,7 @@ void VariableImpl::scatter_component(Scatter op, size_t i, const IndexedSlices& 
   at::Tensor component = components()[i];
   const at::Device device = component.device();
   const IndexedSlices local(slices.values().to(device), slices.indices().to(device));
-  // Other devices add rows that occur twice in any order.
+  // Other devices add rows that occur twice in an arbitrary order.
   if ((op == Scatter::kAdd || op == Scatter::kSub) && device.is_cpu()) {
     component.index_add_(0, local.indices(), local.values(), op == Scatter::kAdd ? 1 : -1);
   } else {

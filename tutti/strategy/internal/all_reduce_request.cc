@@ -17,7 +17,7 @@
 namespace tutti::internal {
 namespace {
 
-// Below this the replica that arrives last reduces alone: a second meeting takes
+// Below this size the last replica to arrive reduces alone: a second meeting would take
 // longer than the work.
 constexpr int64_t kShareAboveBytes = 1 << 10;
 
@@ -111,7 +111,7 @@ void AllReduceRequest::reduce_in_place() {
 
 void AllReduceRequest::allocate_outputs() {
   for (at::Tensor* tensor : tensors_) {
-    // The kernels read memory, where a conjugate or negative view is not yet done.
+    // The kernels read raw memory, where a conjugate or negative view is not yet resolved.
     inputs_.push_back(tensor->resolve_conj().resolve_neg().contiguous());
     const at::ScalarType dtype = reduced_dtype(op_, tensor->scalar_type());
     const bool from_arena = tensor->device().is_cpu() && tensor->nbytes() >= kArenaAboveBytes;
@@ -125,7 +125,7 @@ void AllReduceRequest::allocate_outputs() {
   }
 }
 
-// Who reduces: all replicas together, unless there is too little to share.
+// All replicas reduce together, unless there is too little work to share.
 void AllReduceRequest::choose_completer() {
   int64_t bytes = 0;
   for (const at::Tensor* tensor : tensors_) bytes += static_cast<int64_t>(tensor->nbytes());

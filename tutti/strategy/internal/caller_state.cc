@@ -10,7 +10,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/version.h>
 
-// The functions for one device type were replaced by general ones in 2.4.
+// LibTorch 2.4 replaced the functions for one device type by general ones.
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
 #define TUTTI_AUTOCAST_BY_DEVICE 1
 #else
@@ -76,8 +76,8 @@ void OrdinaryState::apply() const {
 
 namespace {
 
-// The whole state of an ordinary thread, to clean another one with. The first call must come from
-// such a thread.
+// The whole state of an ordinary thread, used to reset a different thread. The first call must come
+// from an ordinary thread.
 const at::ThreadLocalState& ordinary_thread() {
   static const auto* const state = new at::ThreadLocalState;
   return *state;
@@ -112,8 +112,8 @@ CallerState::Scope::Scope(const CallerState& state)
 }
 
 CallerState::Scope::~Scope() {
-  // Casts of weights are cached by thread; the next step has other weights, and
-  // the caller's own autocast scope clears only the cache of its thread.
+  // Casts of weights are cached per thread. The next step has different weights, and
+  // the caller's own autocast scope only clears the cache of its own thread.
   if (autocast_is_on()) at::autocast::clear_cache();
   if (previous_) {
     if (!OrdinaryState::of_this_thread()) {

@@ -19,7 +19,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr int64_t kFromFunction = 100;  // beside the values of AutoShardPolicy
+constexpr int64_t kFromFunction = 100;  // distinct from the values of AutoShardPolicy
 
 void check_outside_replicas(const char* function) {
   const ContextFrame* frame = current_frame();
@@ -44,7 +44,7 @@ data::Value value_without_rows(const data::Value& like) {
   return std::vector<std::string>();
 }
 
-// By what is known before the first element: dimensions that are not known are 0.
+// Uses what is known before the first element: unknown dimensions are 0.
 data::Value value_without_rows(const data::Value& blank, const data::ValueSpec& spec) {
   if (!std::holds_alternative<at::Tensor>(blank)) return value_without_rows(blank);
   std::vector<int64_t> shape = spec.shape.value_or(std::vector<int64_t>{0});
@@ -53,7 +53,7 @@ data::Value value_without_rows(const data::Value& blank, const data::ValueSpec& 
   return at::empty(shape, spec.dtype.value_or(at::kFloat)).zero_();
 }
 
-// Whether an element without rows can be made by the spec alone.
+// Whether an element without rows can be made from the spec alone.
 bool is_complete(const data::ElementSpec& specs) {
   if (!specs) return false;
   return std::all_of(specs->begin(), specs->end(), [](const data::ValueSpec& spec) {
@@ -143,7 +143,7 @@ bool InputReader::next(std::vector<data::Element>& elements, int64_t& global_row
   return true;
 }
 
-// The next step as it was read, and what replicas get of it.
+// Reads the next step, and derives what replicas get from it.
 bool InputReader::read(Ready& ready) {
   if (ended_) return false;
   data::Step& step = ready.step;
@@ -167,7 +167,7 @@ bool InputReader::read(Ready& ready) {
   for (const std::optional<data::Element>& element : step.elements) {
     if (element && !has_seen_rows_) learn_from(*element);
   }
-  // Not ahead_, which is gone for others while its thread ends.
+  // Do not check ahead_ here: it is already null while its thread ends.
   const bool reads_ahead = source_->options.per_replica_buffer_size > 0;
   const bool keeps_elements = step.keeps_elements && reads_ahead;
   elements.clear();
@@ -194,9 +194,9 @@ void InputReader::learn_from(const data::Element& element) {
   }
 }
 
-// A worker that has had no row asks the pipeline what it knows beforehand and, where that is not
-// all, for the first batch of those that other workers share. It asks once: what cannot be read now
-// cannot be read in the next step either.
+// A worker that has not had a row yet uses the spec of the pipeline and, if that is incomplete,
+// reads the first batch of the data that other workers share. It tries once: what cannot be read
+// now cannot be read in the next step either.
 const data::Element& InputReader::element_without_rows() {
   if (without_rows_) return *without_rows_;
   const data::ElementSpec specs = source_->pipelines[0]->spec();

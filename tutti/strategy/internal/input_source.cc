@@ -65,7 +65,7 @@ std::vector<data::ElementSpec> InputSource::element_specs() const {
   for (int i = 0; i < strategy->num_local_replicas(); ++i) {
     const size_t pipeline = pipelines.size() == 1 ? 0 : static_cast<size_t>(i);
     data::ElementSpec spec = pipelines[pipeline]->spec();
-    // A replica may get a piece of a batch, or nothing in a last step.
+    // A replica may get a piece of a batch, or nothing in the last step.
     const bool certain = sharded && sharded->rows;
     if (strategy->num_replicas_in_sync() > 1) {
       spec = data::spec_with_rows(std::move(spec),

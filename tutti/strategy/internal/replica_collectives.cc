@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // all_reduce and all_gather of replicas: each replica checks its own leaves and
-// allocates its results, then they meet and combine them: together, or the last to
-// arrive for all when there is little to do.
-// The autograd functions wrap the same for tensors that need a gradient.
+// allocates its results, then they meet and combine them: together or, if there is little
+// to do, the last to arrive for all. The autograd functions wrap this for tensors that need
+// a gradient.
 //
 // A gradient is computed where backward() runs, which may be a thread of
-// LibTorch's engine: the functions keep the replica's context and never ask the
-// thread which replica it works for.
+// LibTorch's engine: the functions keep the replica's context and never derive it from
+// the thread.
 
 #include <algorithm>
 #include <atomic>
@@ -31,7 +31,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Names of the calls; their addresses tell them apart.
+// Names of the calls; their addresses identify them.
 constexpr char kAllReduce[] = "all_reduce";
 constexpr char kAllReduceInPlace[] = "all_reduce_";
 
@@ -119,7 +119,7 @@ class AllGatherRequest final : public MeetingRequest {
 
   StrategyExtended& strategy_;
   int local_replica_;
-  const LeafList& leaves_;  // these two outlive the call
+  const LeafList& leaves_;  // these two outlive the request
   const std::string& structure_;
   int64_t axis_;
   const CommunicationOptions options_;
@@ -144,7 +144,7 @@ variable_list tensors_of(const LeafList& leaves) {
   return tensors;
 }
 
-// Puts results of an autograd function into the tensor leaves.
+// Stores the results of an autograd function in the tensor leaves.
 void hand_out(const LeafList& leaves, const variable_list& results) {
   size_t next = 0;
   for (const Leaf& leaf : leaves) {
@@ -152,7 +152,7 @@ void hand_out(const LeafList& leaves, const variable_list& results) {
   }
 }
 
-// What a call was, kept for its backward pass. The strategy is kept alive.
+// A record of a call for its backward pass. It keeps the strategy alive.
 struct Call : torch::CustomClassHolder {
   std::shared_ptr<StrategyExtended> strategy;
   ReplicaContext* context;
@@ -175,7 +175,7 @@ variable_list reduce_gradients(const Call& call, ReduceOp op, variable_list grad
   const internal::BackwardScope context(*call.strategy, *call.context, function);
   LeafList leaves;
   for (at::Tensor& gradient : gradients) {
-    // LibTorch makes zeros for outputs that have no gradient, such as masks.
+    // LibTorch passes zeros for outputs without a gradient, such as masks.
     const at::ScalarType dtype = gradient.scalar_type();
     if (at::isFloatingType(dtype) || at::isComplexType(dtype)) {
       leaves.push_back({Leaf::Kind::kTensor, 0, false, &gradient});
@@ -241,7 +241,7 @@ class AllGatherFunction : public torch::autograd::Function<AllGatherFunction> {
     return tensors_of(call->leaves);
   }
 
-  // Everybody's gradient of everybody's part is summed; each takes its own part.
+  // Sums the gradients of all replicas for all parts; each replica takes its own part.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const c10::intrusive_ptr<Call> call = saved_call(*context);
     variable_list results =
@@ -278,7 +278,8 @@ void StrategyExtended::all_reduce(ReplicaContext& context, ReduceOp op, const Le
   call->structure = structure;
   call->options = communication_options().merged_with(options);
   call->site = site;
-  const variable_list inputs = tensors_of(leaves);  // as a TensorList: a vector is no input
+  // Passed as a TensorList: apply() does not recognise the tensors of a vector.
+  const variable_list inputs = tensors_of(leaves);
   hand_out(leaves, AllReduceFunction::apply(call, at::TensorList(inputs)));
 }
 
@@ -315,8 +316,8 @@ void StrategyExtended::all_reduce_in_place(ReplicaContext& context, ReduceOp op,
   request.reduce_in_place();
   meet(context, request);
   for (const Leaf& leaf : leaves) {
-    // As LibTorch's own in-place operators do: a graph that saved the old value
-    // must notice.
+    // LibTorch's own in-place operators do the same: a graph that saved the old value
+    // must detect the change.
     if (leaf.kind == Leaf::Kind::kTensor && !leaf.tensor().is_inference()) {
       leaf.tensor().unsafeGetTensorImpl()->bump_version();
     }

@@ -22,7 +22,7 @@ T combine_scalars(ReduceOp op, T a, T b) {
     case ReduceOp::kMax:
       return a > b || a != a ? a : b;
     case ReduceOp::kProduct:
-      // As 64 bits: 16-bit factors would become int, which may overflow.
+      // Multiplies in 64 bits: 16-bit factors would be promoted to int, which may overflow.
       if constexpr (std::is_unsigned_v<T>) return static_cast<T>(uint64_t{a} * b);
       return static_cast<T>(a * b);
     default:
@@ -37,7 +37,7 @@ void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<L
   visit_scalar(column[0], [&](auto& first) {
     using T = std::remove_reference_t<decltype(first)>;
     if constexpr (!std::is_same_v<T, bool>) {
-      // Unsigned arithmetic wraps where signed would be undefined.
+      // Unsigned arithmetic wraps where signed arithmetic would be undefined.
       using U = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
                                             std::type_identity<T>>::type;
       const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -46,7 +46,7 @@ void reduce_scalars(StrategyExtended& strategy, ReduceOp op, const std::vector<L
       values = strategy.workers().concatenate(
           std::move(values),
           [&] {
-            std::string what = "reduce(";  // a stream would take longer than the exchange
+            std::string what = "reduce(";  // a stream would be slower than the exchange
             what.append(to_string(op)).append(") of a number, ").append(column[0].describe());
             return what;
           },

@@ -56,7 +56,7 @@ int64_t elements_along(const at::Tensor& tensor, at::IntArrayRef axes) {
   return count;
 }
 
-// What a replica without elements contributes to kMin, kMax and kProduct.
+// The value that a replica without elements contributes to kMin, kMax and kProduct.
 at::Scalar neutral(ReduceOp op, at::ScalarType dtype) {
   if (op == ReduceOp::kProduct) return 1;
   const double infinity = std::numeric_limits<double>::infinity();
@@ -68,9 +68,8 @@ at::Scalar neutral(ReduceOp op, at::ScalarType dtype) {
   return op == ReduceOp::kMin ? highest : (is_signed ? -highest - 1 : 0);
 }
 
-// One replica's tensor reduced along the axes. Partial sums of 16-bit floats stay
-// float32, those of integers under kMean become int64, so that nothing is lost
-// before the last step.
+// Reduces one replica's tensor along the axes. Partial sums of 16-bit floats stay float32, and
+// those of integers under kMean become int64, so that precision is only lost in the last step.
 at::Tensor reduce_axes(ReduceOp op, const at::Tensor& tensor, const std::vector<int64_t>& axes) {
   if (op == ReduceOp::kSum || op == ReduceOp::kMean) {
     const at::ScalarType dtype = tensor.scalar_type();
@@ -196,7 +195,7 @@ void reduce_per_replica(const StrategyExtended& strategy, ReduceOp op, const Red
                         at::OptionalIntArrayRef axis) {
   check_cross_replica(strategy, "reduce", "all_reduce()");
   check_structures("reduce", leaves, structures);
-  if (axis.has_value() && axis->empty()) axis = c10::nullopt;  // no axis is none
+  if (axis.has_value() && axis->empty()) axis = c10::nullopt;  // an empty list means no axis
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < result.size(); ++i) {
     const std::vector<Leaf> column = column_of(leaves, i);
@@ -249,7 +248,7 @@ void gather_per_replica(const StrategyExtended& strategy, const ReduceLeaves& le
 void reduce_plain(const StrategyExtended& strategy, ReduceOp op, const LeafList& result,
                   at::OptionalIntArrayRef axis, bool is_mirrored) {
   check_cross_replica(strategy, "reduce", "all_reduce()");
-  if (!is_mirrored && !strategy.has_all_replicas()) {  // a value of this worker alone
+  if (!is_mirrored && !strategy.has_all_replicas()) {  // each worker has its own value
     return reduce_per_replica(strategy, op, {result}, {""}, result, axis);
   }
   if (axis.has_value() && axis->empty()) axis = c10::nullopt;
@@ -397,7 +396,7 @@ VariableParts variable_parts(const StrategyExtended& strategy, const char* funct
   const bool on_read = static_cast<int>(parts.size()) == strategy.num_local_replicas() &&
                        impl.options().synchronization == VariableSynchronization::kOnRead;
   if (on_read) return {VariableParts::Kind::kPerReplica, std::move(parts)};
-  // It may be the result, which later writes shall not change.
+  // It may become the result, which later writes must not change.
   parts[0] = parts[0].clone();
   return {impl.is_mirrored() ? VariableParts::Kind::kMirrored : VariableParts::Kind::kPlain,
           std::move(parts)};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of StrategyExtended that is about variables.
+// The part of StrategyExtended that deals with variables.
 
 #include <algorithm>
 #include <string_view>
@@ -22,7 +22,7 @@ namespace {
 
 thread_local const internal::ColocationScope* innermost_colocation = nullptr;
 
-// What a replica wanted must be what replica 0 made; a function was not called.
+// Checks that replica 0 made what this replica requested; an initial-value function is not called.
 void check_same_wish(const ReplicaContext& context, const VariableCreation& creation,
                      const VariableImpl& made) {
   const VariableOptions& wish = creation.options;
@@ -103,7 +103,7 @@ std::shared_ptr<VariableImpl> StrategyExtended::make_variable(
   at::Tensor value = initial_value;
   if (value.defined()) {
     value = workers().of_first(value, options.name);
-    // A small value leaves the first worker before anybody has it: hear from all that get it.
+    // Small values are sent without waiting for their arrival: wait until all workers have this.
     workers().barrier(options.name);
   }
   std::shared_ptr<VariableImpl> variable =

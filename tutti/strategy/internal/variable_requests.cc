@@ -20,7 +20,7 @@ std::string describe_update(const VariableUpdate& update) {
                  describe_all(update.leaves), " by ", update.aggregation);
 }
 
-// Whether two replicas brought one tensor.
+// Whether two replicas submitted the same tensor.
 bool is_one(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() > 0 && a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() &&
          a.strides() == b.strides();
@@ -58,7 +58,7 @@ bool CombineUpdateRequest::is_same_as(const CombineUpdateRequest& other) const {
     case VariableUpdate::Same::kNumber:
       return mine.tensor().equal(theirs.tensor());
     case VariableUpdate::Same::kNo:
-      // Not a component each, but one value that all replicas see.
+      // It is not one component per replica, but a single value that all replicas see.
       return is_one(tensor_of(mine), tensor_of(theirs)) &&
              (mine.kind == Leaf::Kind::kTensor ||
               is_one(mine.slices().indices(), theirs.slices().indices()));
@@ -82,7 +82,7 @@ bool CombineUpdateRequest::is_same_here(std::span<MeetingRequest* const> request
          });
 }
 
-// Whether to ask the other workers must not depend on what the values here are.
+// The decision to ask the other workers must not depend on the values on this worker.
 bool CombineUpdateRequest::is_same_everywhere(std::span<MeetingRequest* const> requests,
                                               bool same_here) const {
   const auto all_bring = [&](VariableUpdate::Same kind) {
