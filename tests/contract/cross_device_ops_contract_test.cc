@@ -30,7 +30,7 @@ using test::random_components;
 using test::random_tensor;
 using test::tensor;
 
-// What a user must write, and no more; the tree of contiguous tensors in host memory.
+// The minimum that a user must write; reduces contiguous tensors in host memory by the tree.
 class UserOps final : public CrossDeviceOps {
   at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                        const CommunicationOptions&) override {
@@ -99,7 +99,7 @@ TEST_P(CrossDeviceOpsContract, ComponentsMayHaveAnyLayout) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean}) {
       const at::Tensor wanted = expected_tensor(op, components);
       for (size_t v = 0; v < 3; ++v) {
-        // One replica has another layout than the others, then all have.
+        // First one replica has a different layout than the others, then all have it.
         auto mixed = components;
         mixed[1] = views_of(components[1])[v];
         auto all = components;
@@ -190,7 +190,7 @@ TEST_P(CrossDeviceOpsContract, BatchReduceKeepsTheOrderWhateverThePacks) {
         std::vector<ReducePair> pairs;
         for (size_t t = 0; t < columns.size(); ++t) {
           const auto value = per_replica(columns[t]);
-          // One other destination is enough, and nothing goes together.
+          // A single different destination is enough to prevent packing.
           pairs.push_back({value, !together && t == 4 ? Destinations("CPU:1") : value});
         }
         for (const int64_t bytes_per_pack : {0, 1, 1000, 1 << 20}) {

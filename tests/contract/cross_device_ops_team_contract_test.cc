@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The second part of the contract of CrossDeviceOps: all_reduce by a team of threads, by members
-// one by one and by a single one.
+// one after the other and by a single member.
 
 #include "tutti/strategy/mirrored_strategy.h"
 

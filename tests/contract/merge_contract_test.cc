@@ -130,7 +130,7 @@ TEST_P(StrategyContract, OperationsOfAReplicaInsideAMergeFunctionAreErrors) {
 }
 
 TEST_P(StrategyContract, OperationsOnTheContextOfAnotherReplicaAreErrors) {
-  if (n() < 2) return;  // There is no other.
+  if (n() < 2) return;  // There is only one replica.
   strategy().run([&] {
     ReplicaContext& other = strategy().extended().replica_context((my_id() + 1) % n());
     EXPECT_TUTTI_ERROR(other.all_reduce(ReduceOp::kSum, 1), ErrorCode::kFailedPrecondition,

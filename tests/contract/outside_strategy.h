@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A strategy as somebody outside the library would write it: its own StrategyExtended, its own
+// A strategy as a user of the library would write it: its own StrategyExtended, its own
 // CrossDeviceOps, which adds in the order 0, 1, 2, ..., and its own Arena.
 
 #pragma once

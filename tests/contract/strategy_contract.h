@@ -19,7 +19,7 @@
 namespace tutti {
 
 struct StrategyCase {
-  /// How a variable lies that does not synchronise on read.
+  /// The layout of a variable that does not synchronise on read.
   enum class Copies {
     kPerReplica,
     kPlain,   ///< One replica, one copy, no wrapper.

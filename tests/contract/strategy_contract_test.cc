@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
                     StrategyCase{"Outside3", [] { return test::OutsideStrategy(3); }}),
     [](const auto& each) { return each.param.name; });
 
-// What the four query functions answer.
+// The answers of the four query functions.
 struct Answers {
   const ReplicaContext* replica = nullptr;
   bool in_cross = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of variables: making them, what they say of themselves, reading and gradients.
+// The contract of variables: making them, their properties, reading and gradients.
 
 #include <atomic>
 #include <optional>

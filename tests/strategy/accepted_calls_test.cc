@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ways to write a call that programs for TensorFlow use, and what must not disturb later calls.
+// Spellings of calls that TensorFlow programs use, and what must not affect later calls.
 
 #include <optional>
 #include <string>

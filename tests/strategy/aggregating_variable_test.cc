@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Variables with one copy for all replicas, through a strategy that keeps its parameters in one
-// place, as somebody outside the library would write it.
+// place, as a user of the library would write it.
 
 #include <atomic>
 #include <memory>
@@ -142,7 +142,7 @@ TEST_P(AggregatingVariable, APerReplicaValueMeansItsComponent) {
   const PerReplica<at::Tensor> value(parts());
   strategy_.run([&] { v.assign(value); });
   EXPECT_TRUE(copies_are(v, tree_reduced(ReduceOp::kSum, parts())));
-  v.assign(value);  // outside: the first
+  v.assign(value);  // outside: the first component
   EXPECT_TRUE(copies_are(v, part(0)));
   EXPECT_TUTTI_ERROR(v.assign(PerReplica<at::Tensor>(std::vector<at::Tensor>(9, part(0)))),
                      kInvalid, "9 components", "takes " + std::to_string(n()));

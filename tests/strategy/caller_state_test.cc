@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replicas compute as their caller would: grad mode, inference mode, autocast and threads are
-// taken from it, and every thread is as before when run has ended, however it ended.
+// Replicas compute as their caller would: they inherit its grad mode, inference mode, autocast and
+// threads, and the state of every thread is restored when run ends, however it ends.
 
 #include "tutti/strategy/internal/caller_state.h"
 
@@ -32,7 +32,7 @@ using test::bit_equal;
 using test::cpus;
 using test::my_id;
 
-// Autocast of the CPU to bfloat16, as a user's scope sets it.
+// Enables autocast to bfloat16 on the CPU, as a user's scope does.
 class AutocastScope {
  public:
   AutocastScope() {
@@ -70,7 +70,7 @@ void expect_on_all(const Strategy& strategy, const ThreadState& expected) {
   for (const ThreadState& state : states) EXPECT_EQ(state, expected);
 }
 
-// at::set_num_threads also decides with what new threads of the process begin; puts that back.
+// at::set_num_threads also sets the value that new threads of the process begin with; restores it.
 class ThreadDefault {
  public:
   ThreadDefault() = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about CentralStorageStrategy; what it shares with the others is in the contract
-// suite, and its variables are in aggregating_variable_test.cc.
+// The specifics of CentralStorageStrategy. What it has in common with the others is tested by the
+// contract suite, its variables by aggregating_variable_test.cc.
 
 #include "tutti/strategy/central_storage_strategy.h"
 
@@ -113,7 +113,7 @@ TEST(CentralStorageStrategy, VariablesThatSynchroniseOnReadHaveACopyForEveryRepl
   ASSERT_EQ(v.components().size(), 3U);
   EXPECT_EQ(v.devices(), strategy.extended().worker_devices());
   const auto count = [](const Variable& mine) {
-    // Not the same on all replicas, which would never return if they had to meet.
+    // The calls differ between replicas, which would never return if they had to meet.
     for (int k = 0; k <= my_id(); ++k) mine.assign_add(tensor({0.1, 10.0}) * (k + 1));
     return mine.read_value();
   };
@@ -156,7 +156,7 @@ TEST(CentralStorageStrategy, AllReduceHasTheBitsOfMirroredStrategy) {
   }
 }
 
-// Fits a line by hand to batches of 7 rows out of 23, the last of which has 2.
+// Fits a line by hand to 23 rows in batches of 7, the last of which has 2.
 at::Tensor fit(const Strategy& strategy) {
   const at::Tensor xs = random_tensor({23, 3}, at::kFloat, 3);
   const at::Tensor ys = random_tensor({23}, at::kFloat, 4);

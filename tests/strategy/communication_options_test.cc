@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The communication options of a strategy, and of a call, where they arrive.
+// The communication options of a strategy and of a call, as seen by the code that uses them.
 
 #include "tutti/values/communication_options.h"
 

@@ -183,7 +183,7 @@ TEST(DistributedDataset, BatchPolicyReadsAndMapsOwnRowsOnly) {
     for (auto& batch : data::range(20).shuffle(20, {.seed = 3}).batch(8)) {
       expected.push_back(rows_of(batch * 10));
     }
-    // Of the last batch, four rows, each replica gets one.
+    // Each replica gets one of the four rows of the last batch.
     EXPECT_EQ(calls[0].load(), 10);
     EXPECT_EQ(calls[1].load(), 10);
     for (size_t step = 0; step < 3; ++step) {
@@ -207,7 +207,7 @@ TEST(DistributedDataset, AWorkerThatNeverHasRowsGetsEmptyPiecesOfTheRightShape) 
                                     {.num_parallel_calls = threads})
                                .batch(2)
                                .with_options({.auto_shard_policy = AutoShardPolicy::kBatch});
-      // Nothing ahead: a worker that has left does not say whether it has more data.
+      // Nothing is read ahead: a worker that has left cannot tell whether it has more data.
       auto iterator =
           strategy.distribute_dataset(dataset, {.per_replica_buffer_size = 0}).iterator();
       for (int i = 0; i < 5; ++i) {
@@ -238,7 +238,7 @@ TEST(DistributedDataset, WorkersWithoutASeedAgreeOnOne) {
 }
 
 TEST(DistributedDataset, UnevenWorkersGoOnUntilAllHaveEnded) {
-  // By function: worker 0 has one element, worker 1 three, worker 2 none.
+  // With a function, worker 0 has one element, worker 1 three, worker 2 none.
   std::vector<Replicas> all(3);
   for_each_worker(3, 2, [&](const Strategy& strategy, int w) {
     all[static_cast<size_t>(w)] =
@@ -316,7 +316,7 @@ TEST(DistributedIterator, PositionsUnderDataHoldForOtherNumbersOfWorkersAndRepli
       data::range(50).batch(6).map([](const at::Tensor& x) { return x + 0; },
                                    {.num_parallel_calls = 2})};
   for (const auto& base : datasets) {
-    // Of a stored order there is one, so the shuffles must be in their first pass.
+    // Only one order is stored, so the shuffles must be in their first pass.
     for (const AutoShardPolicy policy : {AutoShardPolicy::kData, AutoShardPolicy::kBatch}) {
       const auto dataset = with_policy(base, policy);
       auto reader = mirrored(3).distribute_dataset(dataset).iterator();

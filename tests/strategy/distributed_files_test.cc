@@ -74,7 +74,7 @@ Steps read(const DistributedDataset<T>& dataset) {
   return replicas;
 }
 
-// `make` is called by each worker, as on several machines.
+// Each worker calls `make`, as on several machines.
 template <class F>
 Workers read_workers(int workers, int replicas, const F& make) {
   Workers all(static_cast<size_t>(workers));

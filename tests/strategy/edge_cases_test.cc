@@ -125,7 +125,7 @@ TEST(EdgeCases, AnErrorOfMergeCallNamesALineOfTheCaller) {
                      ErrorCode::kInvalidArgument, "merge_call of", "edge_cases_test.cc:");
 }
 
-// Whoever has waited longest comes next, however busy the other caller is.
+// The caller that has waited longest is next, however busy the other caller is.
 TEST(EdgeCases, ACallerOfRunIsNotStarvedByAnother) {
   const auto strategy = two();
   std::atomic<bool> stop{false};
@@ -168,7 +168,7 @@ TEST(EdgeCases, AnErrorWhileReportingAMismatchReleasesEverybody) {
             2);
 }
 
-// Its members wait for one another, as those of NCCL do.
+// Its members wait for each other, like those of NCCL.
 class MeetingOps final : public CrossDeviceOps {
  private:
   at::Tensor do_reduce(ReduceOp, const PerReplica<at::Tensor>& value,
@@ -184,7 +184,7 @@ class MeetingOps final : public CrossDeviceOps {
         std::this_thread::yield();
       }
       if (std::chrono::steady_clock::now() >= deadline) {
-        throw Error(ErrorCode::kDeadlineExceeded, "MeetingOps: a member did not come");
+        throw Error(ErrorCode::kDeadlineExceeded, "MeetingOps: a member did not arrive");
       }
     }
     CrossDeviceOps::do_all_reduce(batch, options);

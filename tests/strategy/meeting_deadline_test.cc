@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replicas that wait long say so, and in the end give up.
+// Replicas that wait for long log it, and eventually give up.
 
 #include <atomic>
 #include <chrono>
@@ -35,7 +35,7 @@ void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << part << "\n  is not in\n" << text;
 }
 
-// Replica 0 waits in a meeting until its error has come; replica 1 computes until then.
+// Replica 0 waits in a meeting until it gets an error; replica 1 computes until then.
 template <class Meet>
 void expect_deadline(const Strategy& strategy, const Meet& meet,
                      std::initializer_list<std::string_view> parts) {
@@ -77,7 +77,7 @@ TEST(MeetingDeadline, TheLimitIsKeptWhenReplicasTakeTurns) {
                                   {.runner = {.concurrent_replicas = 2, .meeting_timeout = 50ms}});
   std::atomic<bool> failed = false;
   EXPECT_TUTTI_ERROR(strategy.run([&] {
-    if (my_id() == 1) {  // keeps its turn until another one has given up
+    if (my_id() == 1) {  // keeps its turn until another caller has given up
       EXPECT_TRUE(eventually([&] { return failed.load(); }));
     }
     try {
@@ -169,7 +169,7 @@ TEST(MeetingDeadline, ALongWaitIsLoggedOnceWithWhereEveryReplicaIs) {
   expect_contains(line, "MirroredStrategy: all_reduce has waited for 0.05 s");
   expect_contains(line, "waits in all_reduce, meeting point 2 at meeting_deadline_test.cc:");
   expect_contains(line, "replica 2 is computing (last: merge_call, meeting point 1");
-  EXPECT_EQ(log.count("has waited"), 2) << log.text();  // once by each that waited
+  EXPECT_EQ(log.count("has waited"), 2) << log.text();  // once by each waiting replica
 }
 
 TEST(MeetingDeadline, ALongLastReplicaIsLogged) {

@@ -24,7 +24,7 @@ using test::eventually;
 using test::my_id;
 using Completer = MeetingRequest::Completer;
 
-// Counts how often it is completed; fails where it is told to.
+// Counts how often it is completed; fails where requested.
 class CountingRequest final : public MeetingRequest {
  public:
   CountingRequest(Completer completer, uint64_t what, CallSite site = CallSite::current())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replicas that ask for different things get an error that says who asked for what and where, long
-// before any timeout.
+// Replicas that ask for different things get an error that says which replica asked for what and
+// where, long before any timeout.
 
 #include <array>
 #include <atomic>
@@ -30,10 +30,10 @@ using test::my_id;
 
 constexpr auto kAtOnce = 5s;
 
-// Replicas that would wait a minute for each other; every test ends with a run that must work.
+// The replicas would wait a minute for each other; every test ends with a run that must succeed.
 class NeverHangs : public testing::TestWithParam<int> {
  protected:
-  // Runs fn, which must fail at once with an error that contains the texts.
+  // Runs fn, which must fail immediately with an error that contains the texts.
   template <class F>
   void expect_failure(const F& fn, ErrorCode code, std::initializer_list<std::string> texts) {
     const auto begin = std::chrono::steady_clock::now();
@@ -55,7 +55,7 @@ class NeverHangs : public testing::TestWithParam<int> {
 
   int n() const { return strategy_.num_replicas_in_sync(); }
 
-  // GetParam() == 0: all at once; 1: one at a time.
+  // GetParam() == 0: all replicas run at once; 1: one at a time.
   const MirroredStrategy strategy_{
       cpus(3), {.runner = {.concurrent_replicas = GetParam(), .meeting_timeout = 60s}}};
 };

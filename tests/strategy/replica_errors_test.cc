@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What happens when a replica throws: the others are let go, run throws the cause with its type,
+// What happens when a replica throws: the others are released, run throws the cause with its type,
 // and the strategy works afterwards.
 
 #include <atomic>
@@ -60,7 +60,7 @@ TEST_P(ReplicaErrors, StandardExceptionsKeepTheirType) {
   }
 }
 
-// The class itself, not one that it is derived from.
+// Matches the class itself, not one of its base classes.
 template <class F>
 std::type_index thrown_type(const F& fn) {
   try {
@@ -285,7 +285,7 @@ struct Plan {
     for (int& each : operations) each = static_cast<int>(random() % 4);
   }
 
-  // What replica `id` computes; the same on all.
+  // The result of replica `id`, which is the same on all.
   int64_t operator()(int id) const {
     ReplicaContext* context = get_replica_context();
     int64_t total = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random numbers inside run: decided by the seed and the replica, by nothing else.
+// Random numbers inside run depend only on the seed and the replica.
 
 #include "tutti/strategy/replica_random.h"
 
@@ -34,7 +34,7 @@ struct Source {
   std::function<at::Tensor()> draw;
 };
 
-// Every way to draw that a program may use, all without a generator.
+// All the calls with which a program may draw numbers, without a generator.
 std::vector<Source> sources() {
   const auto weights = [] { return at::arange(1, 65, at::kFloat); };
   return {
@@ -187,7 +187,7 @@ TEST(ReplicaRandom, ExplicitGeneratorsAreRespected) {
   const auto without = strategy.run([] { return at::rand({4}); });
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(bit_equal(actual[i].first, expected));
-    EXPECT_TRUE(bit_equal(actual[i].second, without[i]));  // nothing was taken from the replica's
+    EXPECT_TRUE(bit_equal(actual[i].second, without[i]));  // nothing was drawn from the replica's
   }
 }
 

@@ -246,7 +246,7 @@ TEST(ReplicaRunner, OneThreadOfAReplicaAtATimeMayMeet) {
   strategy.run([&] {
     ReplicaContext* context = get_replica_context();
     if (my_id() == 1) {
-      // Comes when one of the two threads of replica 0 waits and the other was refused.
+      // Arrives when one of the two threads of replica 0 waits and the other was refused.
       EXPECT_TRUE(eventually([&] { return refused.load() == 1; }));
       return attempt(context);
     }

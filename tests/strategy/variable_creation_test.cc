@@ -42,10 +42,10 @@ using test::on_write;
 using test::scalar;
 using test::tensor;
 
-// Four replicas; the parameter says how many run at once.
+// Four replicas; the parameter says how many run simultaneously.
 class VariableCreation : public testing::TestWithParam<int> {
  protected:
-  // Runs fn, which must fail long before the replicas would have waited long enough.
+  // Runs fn, which must fail long before the replicas would time out.
   template <class F>
   void expect_failure(const F& fn, ErrorCode code, std::initializer_list<std::string> texts) const {
     const auto begin = std::chrono::steady_clock::now();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests of variables share: making them, looking at all their copies, and what the
-// replicas' values should combine to, by plain loops.
+// Helpers for tests of variables: making them, comparing all their copies, and computing the
+// expected combination of the replicas' values by plain loops.
 
 #pragma once
 
@@ -23,7 +23,7 @@
 #include "tests/support/tensors.h"
 #include "tests/support/tree_reference.h"
 
-/// Short names; take them by `using namespace`.
+/// Short names for use with `using namespace`.
 namespace tutti::test::variable_words {
 
 inline constexpr auto kNone = VariableAggregation::kNone;

@@ -93,7 +93,7 @@ TEST_P(Matrix, OnWriteInAReplicaWithoutAggregationOnlyTheLocalCopyChanges) {
 }
 
 TEST_P(Matrix, OnWriteInAReplicaTensorsAreReducedAndAppliedEverywhere) {
-  // Few elements: one replica reduces for all; many: they share the work.
+  // With few elements one replica reduces for all; with many they share the work.
   for (const int64_t elements : {1, 5, 300, 70'000}) {
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf}) {
       before_ = random_tensor({elements}, dtype, 1);
@@ -180,7 +180,7 @@ TEST_P(Matrix, OnWriteInAReplicaZeroIsItsOwnSum) {
   const at::Tensor between = v.read_value();
   strategy_.run([&] { write(v, op(), 0.0); });
   EXPECT_TRUE(copies_are(v, applied(op(), between, scalar(0.F))));
-  // Only a number: what a tensor holds is not looked at.
+  // Only a number: the contents of a tensor are not examined.
   const at::Tensor zeros = at::zeros_like(before_);
   EXPECT_TUTTI_ERROR(strategy_.run([&] { write(v, op(), zeros); }), kInvalid, "kSum");
 }
@@ -357,7 +357,7 @@ TEST_P(Matrix, OnReadInAReplicaOnlyTheLocalCopyChanges) {
     const Variable v = on_read(strategy_, before_, aggregation);
     const at::Tensor shared = part(0);
     strategy_.run([&] {
-      if (my_id() == 1) return;  // nobody waits for anybody
+      if (my_id() == 1) return;  // replicas do not wait for each other
       EXPECT_TRUE(bit_equal(write(v, op(), part(my_id())), applied(op(), before_, part(my_id()))));
       EXPECT_TRUE(bit_equal(v.value(), applied(op(), before_, part(my_id()))));
       EXPECT_TRUE(bit_equal(v.read_value(), v.value()));
@@ -408,7 +408,7 @@ TEST_P(Matrix, OnReadWithoutAggregationHasNoValueOutside) {
   };
   check();
   strategy_.scope(check);
-  // Written, but the new value cannot be returned.
+  // The value is written, but the new value cannot be returned.
   EXPECT_TUTTI_ERROR(write(v, op(), part(0)), kInvalid, "kNone");
   EXPECT_TRUE(copies_are(v, applied(op(), before_, part(0))));
   const at::Tensor between = v.components()[0].clone();
@@ -571,7 +571,7 @@ TEST(VariableSyncOnRead, OtherVariablesAndPlacesAreNotConcerned) {
       EXPECT_EQ(at::Tensor(w).item<float>(), 4.F);
     }
   });
-  // The thread that calls run() goes on as replica 0, which has not asked for it.
+  // The thread that calls run() becomes replica 0, which has not asked for it.
   const VariableSyncOnReadScope outside;
   EXPECT_EQ(v.value().item<float>(), 6.F);
   strategy.run([&] {

@@ -70,7 +70,7 @@ struct Rows {
   }
 };
 
-// The rows of `before` combined with all rows, one after the other.
+// Combines the rows of `before` with all rows, one at a time.
 at::Tensor by_loop(const std::string& op, const at::Tensor& before, const std::vector<Rows>& all,
                    int divisor = 1) {
   at::Tensor result = before.clone();
@@ -94,7 +94,7 @@ class VariableScatter : public testing::TestWithParam<int> {
  protected:
   int n() const { return GetParam(); }
 
-  // Replica i has i + 2 rows, among them one twice.
+  // Replica i has i + 2 rows, one of which occurs twice.
   static Rows rows_of(int i, at::ScalarType dtype = at::kDouble) {
     std::vector<int64_t> indices = {3, 3};
     for (int k = 0; k < i; ++k) indices.push_back((k + i) % 4);
