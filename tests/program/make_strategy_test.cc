@@ -138,7 +138,8 @@ TEST(StrategyConfig, RefusesBadJson) {
   EXPECT_TUTTI_ERROR(refuse("{\"strategy\": "), ErrorCode::kInvalidArgument, "make_strategy",
                      "not as expected");
   EXPECT_TUTTI_ERROR(refuse(""), ErrorCode::kInvalidArgument, "make_strategy");
-  EXPECT_TUTTI_ERROR(refuse("[1, 2]"), ErrorCode::kInvalidArgument, "no JSON object");
+  EXPECT_TUTTI_ERROR(refuse("[1, 2]"), ErrorCode::kInvalidArgument,
+                     "the configuration is not a JSON object");
   EXPECT_TUTTI_ERROR(refuse(R"({"device": ["CPU:0"]})"), ErrorCode::kInvalidArgument,
                      "unknown key \"device\"",
                      "strategy, devices, parameter_device, threads_per_replica");

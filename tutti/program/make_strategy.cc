@@ -57,7 +57,7 @@ int parse_count(const std::string& flag, const std::string& text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0) {
-    refuse(message(flag, " is \"", text, "\"; it must be a number from 0 (automatic) up."));
+    refuse(message(flag, " is \"", text, "\"; it must be 0 (automatic) or a positive number."));
   }
   return value;
 }
@@ -77,11 +77,11 @@ std::vector<std::string> read_devices(const nlohmann::json& value) {
 int read_count(const std::string& key, const nlohmann::json& value) {
   const bool fits =
       value.is_number_integer() && value >= 0 && value <= std::numeric_limits<int>::max();
-  if (!fits) refuse_value(key, value, "a whole number from 0 (automatic) up");
+  if (!fits) refuse_value(key, value, "0 (automatic) or a positive whole number");
   return value.get<int>();
 }
 
-// Fields of the configuration that need no care of their own; "join_timeout" is --join-timeout too.
+// Fields of the configuration without special handling; "join_timeout" is also --join-timeout.
 struct Count {
   const char* key;
   int StrategyConfig::*field;
@@ -106,7 +106,7 @@ std::string flag_of(const char* key) {
   return flag;
 }
 
-// Whether the key is one of these; then the field has the value.
+// Returns whether the key is one of these; if so, sets the field to the value.
 bool read_count_or_text(StrategyConfig& config, const std::string& key,
                         const nlohmann::json& value) {
   for (const Count& count : kCounts) {
@@ -130,7 +130,7 @@ bool is_flag(const std::string& name) {
          std::any_of(std::begin(kTexts), std::end(kTexts), same);
 }
 
-// The flags found, by name; takes them out of argv.
+// Returns the flags found, by name, and removes them from argv.
 std::map<std::string, std::string> take_flags(int& argc, char** argv) {
   std::map<std::string, std::string> found;
   int kept = argc > 0 ? 1 : 0;
@@ -177,7 +177,7 @@ StrategyConfig StrategyConfig::from_json(std::string_view text) {
   StrategyConfig config;
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
-    if (!json.is_object()) refuse("the configuration is no JSON object {...}.");
+    if (!json.is_object()) refuse("the configuration is not a JSON object {...}.");
     for (const auto& [key, value] : json.items()) {
       if (key == "devices") {
         config.devices = read_devices(value);
@@ -228,7 +228,7 @@ Strategy make_strategy(const StrategyConfig& config) {
   }
   if (!config.parameter_device.empty() && config.strategy != "central_storage") {
     refuse(message("parameter_device is \"", config.parameter_device, "\", but ", config.strategy,
-                   " has none; only central_storage has."));
+                   " has no parameter device; only central_storage has one."));
   }
   const bool has_peers = config.join_timeout != 0 || config.communication_timeout != 0 ||
                          !config.tls_ca_file.empty() || !config.tls_certificate_file.empty() ||
@@ -271,14 +271,14 @@ const char* strategy_flags_help() {
          "                            is found in the environment), central_storage,\n"
          "                            one_device or default\n"
          "  --devices=LIST            e.g. CPU:0,CPU:1 or GPU:0; empty: all GPUs, else all CPUs\n"
-         "  --parameter-device=NAME   of central_storage, e.g. CPU:0\n"
+         "  --parameter-device=NAME   for central_storage, e.g. CPU:0\n"
          "  --threads-per-replica=N   0: usable cores divided by replicas and workers\n"
          "  --concurrent-replicas=N   0: all at once; 1: one after the other\n"
-         "  --join-timeout=SECONDS    for all workers to come\n"
-         "  --communication-timeout=SECONDS  of one call between workers\n"
+         "  --join-timeout=SECONDS    how long to wait for all workers to join\n"
+         "  --communication-timeout=SECONDS  limit of one call between workers\n"
          "  --tls-ca-file=FILE --tls-certificate-file=FILE --tls-key-file=FILE\n"
          "                            certificates of this worker (PEM)\n"
-         "  --strategy-config=FILE    the same settings as JSON; flags win over it\n";
+         "  --strategy-config=FILE    the same settings as JSON; flags take precedence\n";
 }
 
 }  // namespace tutti

@@ -12,17 +12,17 @@
 
 namespace tutti {
 
-/// What to make. Keys of the JSON form have the same names.
+/// Which strategy to make. Keys of the JSON form have the same names.
 struct StrategyConfig {
   /// "mirrored", "multi_worker_mirrored", "central_storage", "one_device" or "default"
   std::string strategy = "mirrored";
   std::vector<std::string> devices = {};
-  std::string parameter_device = {};  ///< of central_storage
+  std::string parameter_device = {};  ///< for central_storage
   int threads_per_replica = 0;
   int concurrent_replicas = 0;
 
-  // Of multi_worker_mirrored. Times are in seconds; 0, and empty names, leave it to the
-  // environment.
+  // These are for multi_worker_mirrored. Times are in seconds; 0, and empty names, leave the choice
+  // to the environment.
   int join_timeout = 0;
   int communication_timeout = 0;
   std::string tls_ca_file = {};
@@ -30,7 +30,7 @@ struct StrategyConfig {
   std::string tls_key_file = {};
 
   /// Reads {"strategy": "mirrored", "devices": ["CPU:0", "CPU:1"], ...}. Throws
-  /// kInvalidArgument that names the key and lists the known ones.
+  /// kInvalidArgument, which names the offending key and lists the known ones.
   static StrategyConfig from_json(std::string_view text);
 
   bool operator==(const StrategyConfig&) const = default;
@@ -38,20 +38,20 @@ struct StrategyConfig {
 
 Strategy make_strategy(const StrategyConfig& config);
 
-/// Takes these flags out of argv and leaves all others:
+/// Removes these flags from argv and leaves all others:
 ///   --strategy=mirrored|multi_worker_mirrored|central_storage|one_device|default
 ///   --devices=CPU:0,CPU:1
 ///   --parameter-device=CPU:0   --threads-per-replica=N   --concurrent-replicas=N
 ///   --join-timeout=SECONDS   --communication-timeout=SECONDS
 ///   --tls-ca-file=FILE   --tls-certificate-file=FILE   --tls-key-file=FILE
 ///   --strategy-config=FILE
-/// A flag wins over the file. "--flag value" is accepted as well.
+/// A flag takes precedence over the file. "--flag value" is accepted as well.
 Strategy make_strategy(int& argc, char** argv);
 
-/// The same without making it.
+/// Reads the same flags without making the strategy.
 StrategyConfig parse_strategy_flags(int& argc, char** argv);
 
-/// What the flags mean, a line each: for a program's own --help.
+/// Describes the flags, for a program's own --help.
 const char* strategy_flags_help();
 
 }  // namespace tutti
