@@ -8,8 +8,8 @@
 //   loss.backward();     // gradients of all replicas are summed while this runs
 //   optimizer.step();    // every replica's parameters change in the same way
 //
-// Gradients are summed, not averaged; average_loss() makes that right. docs/guide/training-loop.md
-// has more.
+// Gradients are summed, not averaged; average_loss() scales the loss to match. See
+// docs/guide/training-loop.md.
 
 #pragma once
 
@@ -36,20 +36,20 @@ class LBFGS;
 
 namespace tutti {
 
-/// Parameters, by their names, that have options of their own.
+/// Parameters, by name, that have their own options.
 template <class Options>
 struct ParameterGroup {
   std::vector<std::string> parameters;
   Options options;
 };
 
-/// O is one of torch::optim or a class of yours derived from torch::optim::Optimizer that can be
-/// made from (parameters or groups, options). SGD, Adam, AdamW, Adagrad and RMSprop run as fused
-/// loops over all parameters, spread over the replicas; any other O updates the parameters of the
-/// first replica by its own step(), which are then copied to the rest. State exists once in the
-/// process.
+/// O is an optimizer of torch::optim or your own class derived from torch::optim::Optimizer that
+/// can be constructed from (parameters or groups, options). SGD, Adam, AdamW, Adagrad and RMSprop
+/// run as fused loops over all parameters, spread over the replicas; any other O updates the
+/// parameters of the first replica by its own step(), and they are then copied to the others. State
+/// exists once per process.
 ///
-/// One object for all replicas. Inside run() every replica calls the same functions in the same
+/// One object serves all replicas. Inside run() every replica calls the same functions in the same
 /// order; step(), and zero_grad() after a backward without step(), are meeting points.
 template <class O>
 class DistributedOptimizer {
@@ -61,10 +61,11 @@ class DistributedOptimizer {
                 "DistributedOptimizer: the class must be derived from torch::optim::Optimizer");
 
  public:
-  /// The options of O if the library knows it, so that `0.1` or `{0.1}` will do.
+  /// The options of O if the library knows it, so that `0.1` or `{0.1}` is enough.
   using Known = typename internal::known_options<O>::type;
 
-  /// All parameters of the model that require a gradient, with the same options. Not inside run().
+  /// Updates all parameters of the model that require a gradient, with the same options. Do not
+  /// call it inside run().
   template <class M>
   DistributedOptimizer(const Replicated<M>& model, const Known& options,
                        const DistributedOptimizerOptions& distributed = {})
@@ -81,8 +82,8 @@ class DistributedOptimizer {
             std::vector<ParameterGroup<Options>>{{model.modules()->parameter_names(), options}},
             options, distributed) {}
 
-  /// Groups of parameters; those in no group are not changed. Throws kNotFound for an unknown name
-  /// and kInvalidArgument for one that is listed twice.
+  /// Updates groups of parameters; those in no group are not changed. Throws kNotFound for an
+  /// unknown name and kInvalidArgument for one that is listed twice.
   template <class M, class Options>
   DistributedOptimizer(const Replicated<M>& model,
                        const std::vector<ParameterGroup<Options>>& groups,
@@ -96,28 +97,29 @@ class DistributedOptimizer {
                        const DistributedOptimizerOptions& distributed = {})
       : DistributedOptimizer(model, std::vector<ParameterGroup<Known>>(groups), distributed) {}
 
-  /// Drops the gradients of the calling replica, so that backward begins anew.
+  /// Drops the gradients of the calling replica, so that backward starts from zero.
   void zero_grad(CallSite site = CallSite::current()) { core_->zero_grad(site); }
 
-  /// Updates all parameters by the sum of all replicas' gradients. False if it did not: in between
-  /// with `accumulate`, or because a gradient was not finite. After it gradients hold the sums.
+  /// Updates all parameters by the sum of all replicas' gradients. Returns false if it
+  /// did not: while it accumulates, or because a gradient was not finite. Afterwards gradients hold
+  /// the sums.
   StepResult step(CallSite site = CallSite::current()) { return core_->step({}, site); }
   StepResult step(const StepControl& control, CallSite site = CallSite::current()) {
     return core_->step(control, site);
   }
 
-  /// zero_grad(), backward() of the loss, step().
+  /// Calls zero_grad(), backward() of the loss and step().
   StepResult minimize(const at::Tensor& loss, CallSite site = CallSite::current()) {
     zero_grad(site);
     loss.backward();
     return step(site);
   }
 
-  /// Sums the gradients before step(), for those who want to read or change them; a change must be
-  /// the same on all replicas.
+  /// Sums the gradients before step(), so that they can be read or changed; a change must be the
+  /// same on all replicas.
   void synchronize(CallSite site = CallSite::current()) { core_->synchronize(site); }
 
-  /// While the result lives, backward only adds to the gradients of the calling replica:
+  /// While the result lives, backward only adds to the gradients of the calling replica. Use it
   /// for all but the last backward before a step().
   [[nodiscard]] std::shared_ptr<void> no_sync(CallSite site = CallSite::current()) {
     return core_->no_sync(site);
@@ -133,7 +135,7 @@ class DistributedOptimizer {
 
   /// The optimizer of the first replica: its groups hold the options that count, so a scheduler of
   /// torch::optim works on it. Change options between runs only. Fused optimizers keep their state
-  /// elsewhere, so saving this one saves options alone; groups cannot be added later.
+  /// elsewhere, so saving this one saves only options; groups cannot be added later.
   O& torch_optimizer() { return *optimizer_; }
   operator torch::optim::Optimizer&() {
     return *optimizer_;
@@ -142,15 +144,15 @@ class DistributedOptimizer {
     return optimizer_->param_groups();
   }
 
-  /// Bytes this process holds for all its replicas: parameters (with float32 copies of 16-bit
-  /// ones), and fused optimizer state.
+  /// The bytes that this process holds for all its replicas: parameters (with float32 copies of
+  /// 16-bit ones), and fused optimizer state.
   size_t parameter_bytes() const { return core_->parameter_bytes(); }
   size_t state_bytes() const { return core_->state_bytes(); }
 
   /// Copies of what a fused optimizer keeps for a parameter, in its shape and in the order in which
-  /// update_rules/ names them: exp_avg, exp_avg_sq for Adam. None before its first update, and none
-  /// of an optimizer that is not fused: torch_optimizer() has them. Throws kNotFound for an unknown
-  /// name. Not inside run().
+  /// update_rules/ names them: exp_avg, exp_avg_sq for Adam. There are none before its first
+  /// update, and none for an optimizer that is not fused: torch_optimizer() has them. Throws
+  /// kNotFound for an unknown name. Do not call it inside run().
   std::vector<at::Tensor> states_of(const std::string& parameter) const {
     return core_->states_of(parameter);
   }

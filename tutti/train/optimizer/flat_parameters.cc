@@ -13,7 +13,7 @@
 namespace tutti::internal {
 namespace {
 
-// Not an autograd view, so that LibTorch may detach it, zero it in place, and so on.
+// This is not an autograd view, so that LibTorch may detach it, zero it in place, and so on.
 at::Tensor alias(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return flat.narrow(0, offset, c10::multiply_integers(sizes)).view(sizes);
@@ -49,7 +49,7 @@ void FlatParameters::allocate() {
       gradients_[r].push_back(extended.arena().empty({buffer.numel}, buffer.gradient));
       values_[r][b].zero_();
     }
-    // Not those of large parameters, which are hardly ever touched.
+    // Slots of large parameters are skipped: they are rarely touched.
     for (size_t b = 0; b < layout_.buckets.size(); ++b) {
       const ParameterBucket& bucket = layout_.buckets[b];
       if (layout_.is_large(b)) continue;
@@ -95,7 +95,7 @@ void FlatParameters::attach() {
     for (size_t r = 0; r < replicas(); ++r) {
       at::Tensor& leaf = parameter(r, s);
       if (leaf.data_ptr() == value_addresses_[r][s]) continue;
-      // With shared parameters that of the first replica counts.
+      // With shared parameters the first replica's value counts.
       if (!shared_ || r == 0) value_slots_[r][s].copy_(leaf);
       leaf.set_data(value_slots_[r][s]);
     }

@@ -19,7 +19,7 @@
 
 namespace tutti::internal {
 
-/// Not thread-safe, except that replica r may ask for what belongs to r at any time.
+/// Not thread-safe, except that replica r may read what belongs to r at any time.
 class FlatParameters {
  public:
   /// Lays out the parameters and moves their values into flat memory.
@@ -29,7 +29,7 @@ class FlatParameters {
   const ReplicatedModules& modules() const { return *modules_; }
   size_t replicas() const { return modules_->size(); }
 
-  /// All replicas' parameters are the same memory.
+  /// Whether all replicas' parameters are the same memory.
   bool is_shared() const { return shared_; }
 
   at::Tensor& parameter(size_t replica, size_t slot) const {
@@ -75,7 +75,7 @@ class FlatParameters {
   /// they are loaded or converted.
   bool is_attached(size_t replica) const;
 
-  /// Takes over the values of parameters that were moved, and puts them back.
+  /// Takes over the values of parameters that were moved, and moves the parameters back.
   void attach();
 
   /// Whether all parameters still have the dtypes of the layout.

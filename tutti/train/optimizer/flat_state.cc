@@ -79,7 +79,7 @@ void FlatState::prepare(std::span<const UpdateRule> rules, const std::vector<uin
       const int64_t end = std::min(slot.offset + slot.info.numel, bucket.begin + chunk.end);
       if (begin >= end || !shares_[s].live) continue;
       std::vector<Piece>& pieces = pieces_[chunk.index];
-      // Across the padding between two slots, which is zero and stays so.
+      // The piece extends over the padding between two slots, which is zero and stays so.
       if (!pieces.empty() && s > bucket.first_slot && pieces.back().group == slot.info.group &&
           pieces.back().missed == shares_[s].missed && shares_[s - 1].live) {
         pieces.back().end = end;
@@ -120,7 +120,7 @@ int64_t FlatState::update(const GradientChunk& chunk, std::span<const UpdateRule
                           double factor, int64_t updates, bool check) {
   int64_t different = -1;
   for (const Piece& piece : pieces_[chunk.index]) {
-    // Before the first replica's parameters replace the others, which are in a cache then.
+    // Done before the first replica's parameters replace the others, while these are in a cache.
     if (check && different < 0) different = find_difference(piece);
     const ParameterBuffer& buffer = flat_.layout().buffers[piece.buffer];
     double remaining = factor;
@@ -133,7 +133,7 @@ int64_t FlatState::update(const GradientChunk& chunk, std::span<const UpdateRule
     } else {
       update_piece<float>(piece, rules[piece.group], remaining, updates);
     }
-    // 16 bits are too few to hold the product before it is used.
+    // 16 bits have too little precision for the product before it is used.
     if (remaining != 1 && buffer.gradient == buffer.dtype) scale_gradients(piece, factor);
   }
   return different;
@@ -162,7 +162,7 @@ int64_t FlatState::find_difference(const Piece& piece) const {
   return -1;
 }
 
-// A gradient that lies elsewhere is alone in its bucket, so its piece does not go beyond it.
+// A gradient that lies elsewhere is alone in its bucket, so its piece does not extend beyond it.
 std::byte* FlatState::gradient_of(size_t replica, const Piece& piece) const {
   const ParameterSlot& slot = flat_.layout().slots[piece.slot];
   const auto element =

@@ -19,8 +19,8 @@
 
 namespace tutti::internal {
 
-/// A slot whose parameters differ between replica 0 and another one, as a number that grows with
-/// the slot.
+/// A slot whose parameters differ between replica 0 and another replica; its code grows with the
+/// slot.
 struct Difference {
   size_t slot = 0;
   size_t replica = 0;
@@ -31,25 +31,25 @@ struct Difference {
   }
 };
 
-/// Chunks may be updated at the same time; everything else alone.
+/// Chunks may be updated concurrently; every other call must be alone.
 class FlatState {
  public:
   explicit FlatState(FlatParameters& flat);
 
-  /// Whether the rules need state that is not there yet.
+  /// Whether the rules need state that does not exist yet.
   bool lacks_state(std::span<const UpdateRule> rules) const;
 
-  /// Adds what the rules need. From now on, after so many `updates`, the parameters in `live` are
-  /// updated, and the others are not.
+  /// Adds what the rules need. From now on, `updates` having been made, the parameters in `live`
+  /// are updated, and the others are not.
   void prepare(std::span<const UpdateRule> rules, const std::vector<uint8_t>& live,
                const std::vector<GradientChunk>& chunks, int64_t updates);
 
-  /// Takes the state over from one of another layout of the same parameters.
+  /// Takes over the state of another layout of the same parameters.
   void take_over(const FlatState& old);
 
   /// Updates the parameters of all replicas in a chunk by the gradients of the first, times
-  /// `factor`; afterwards gradients that can be read hold the product too. With `check` returns the
-  /// code of a Difference that was there before, or -1.
+  /// `factor`; afterwards gradients that can be read hold the product too. With `check`, returns
+  /// the code of a Difference that existed before, or -1.
   int64_t update(const GradientChunk& chunk, std::span<const UpdateRule> rules, double factor,
                  int64_t updates, bool check);
 
@@ -60,22 +60,22 @@ class FlatState {
   size_t master_bytes() const;
 
  private:
-  // Elements of a buffer that are updated alike.
+  // Elements of a buffer that are updated in the same way.
   struct Piece {
     size_t buffer;
-    size_t slot;  // the first
+    size_t slot;  // the first of them
     size_t group;
     int64_t missed;
     int64_t begin;
     int64_t end;
   };
 
-  // In which updates a slot has a share.
+  // Which updates a slot takes part in.
   struct Share {
     bool live = false;
     bool ever = false;
-    int64_t missed = 0;  // updates until it became live that left it out
-    int64_t left = 0;    // after how many updates it was live no more
+    int64_t missed = 0;  // updates that left it out before it became live
+    int64_t left = 0;    // number of updates after which it was no longer live
   };
 
   std::byte* gradient_of(size_t replica, const Piece& piece) const;

@@ -35,7 +35,7 @@ void GradScaler::set_state(const State& state) {
   if (!(state.scale > 0) || !std::isfinite(state.scale) || state.growth_tracker < 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 message("GradScaler: a scale of ", state.scale, " after ", state.growth_tracker,
-                        " steps is not possible; the scale must be positive and finite."));
+                        " steps is not valid; the scale must be positive and finite."));
   }
   state_ = state;
 }
@@ -48,7 +48,7 @@ GradScaler::Replica& GradScaler::enter(const char* function, CallSite site) {
   ReplicaContext* const context = get_replica_context(site);
   if (context == nullptr || !(context->strategy() == strategy_)) {
     throw Error(ErrorCode::kFailedPrecondition,
-                message("GradScaler::", function, ": the calling thread is in no run() of ",
+                message("GradScaler::", function, ": the calling thread is not inside run() of ",
                         strategy_.extended().describe(), ". Call it in the step function."));
   }
   Replica& me = replicas_[static_cast<size_t>(context->local_replica_id())];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Loss scaling for float16: small gradients are scaled up before backward and down before the
-// update; when one overflows on any replica, all leave the step out and lower the scale. In the
-// step function:
+// update; when one overflows on any replica, all skip the step and lower the scale. In the step
+// function:
 //
 //   scaler.scale(loss).backward();
 //   scaler.step(optimizer);
@@ -30,11 +30,11 @@ struct GradScalerOptions {
   bool enabled = true;             ///< False: the scale is 1 and nothing is checked.
 };
 
-/// One object for all replicas; there is one scale, and it changes for all at the same step.
+/// One object serves all replicas: there is one scale, which changes for all at the same step.
 /// Inside run() every replica calls the same functions; update() is a meeting point.
 class GradScaler {
  public:
-  /// What a checkpoint must hold.
+  /// The state that a checkpoint must hold.
   struct State {
     double scale = 1;
     int64_t growth_tracker = 0;  ///< Steps since the last overflow or change.
@@ -48,7 +48,7 @@ class GradScaler {
   /// The loss times the scale.
   at::Tensor scale(const at::Tensor& loss) const;
 
-  /// optimizer.step() with unscaled gradients, left out on all replicas if one is not finite.
+  /// Calls optimizer.step() with unscaled gradients; skipped on all replicas if one is not finite.
   template <class Optimizer>
   StepResult step(Optimizer& optimizer, CallSite site = CallSite::current()) {
     if (!options_.enabled) return optimizer.step(site);
@@ -57,14 +57,14 @@ class GradScaler {
     return result;
   }
 
-  /// After the step()s of all optimizers: lowers the scale if one overflowed, raises it after
-  /// growth_interval steps without.
+  /// Call it after step() of all optimizers: lowers the scale if one overflowed, and raises it
+  /// after growth_interval steps without an overflow.
   void update(CallSite site = CallSite::current());
 
   double scale() const { return state_.scale; }
   const State& state() const { return state_; }
 
-  /// Between runs.
+  /// Call it between runs.
   void set_state(const State& state);
 
  private:

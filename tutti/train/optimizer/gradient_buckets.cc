@@ -15,9 +15,9 @@
 namespace tutti::internal {
 namespace {
 
-// How many owners a gradient's memory has while autograd's hook runs, if nobody else has a share:
-// the gradient, what backward handed over and, if that is a view such as a transposed product, its
-// base.
+// How many owners a gradient's memory has while autograd's hook runs, if nothing else shares it:
+// the gradient, the tensor that backward passed and, if that is a view such as a transposed
+// product, its base.
 size_t expected_owners(const at::Tensor& gradient, const torch::autograd::variable_list& inputs) {
   const bool dense = gradient.layout() == at::kStrided && !inputs.empty() && inputs[0].defined() &&
                      inputs[0].layout() == at::kStrided;
@@ -145,8 +145,8 @@ void GradientBuckets::on_gradient(size_t replica, size_t slot,
   }
 }
 
-// Another model's backward may come through here after step(); only a step() with what it added
-// would be wrong.
+// Another model's backward may pass through here after step(); only a step() that uses what it
+// added would be wrong.
 bool GradientBuckets::check_new(size_t replica, size_t slot, const at::Tensor& gradient) {
   Replica& me = replicas_[replica];
   if (me.filled[slot] == Filled::kSpoilt) return false;
@@ -158,7 +158,7 @@ bool GradientBuckets::check_new(size_t replica, size_t slot, const at::Tensor& g
                 "over the replicas. Call step() and zero_grad() between, or do all but "
                 "the last backward inside no_sync()."));
   }
-  // Backward alone has changed the tensor since then: it was not set to zero.
+  // Only backward has changed the tensor since then: it was not set to zero.
   if (!is_old(replica, slot, gradient, 1)) return true;
   if (me.filled[slot] == Filled::kStale) throw_old(slot, Filled::kStale);
   me.filled[slot] = Filled::kSpoilt;
@@ -201,7 +201,7 @@ void GradientBuckets::keep(size_t replica, size_t slot, size_t owners) {
   if (!sums_in_place(replica, slot, owners)) copy_to_slot(replica, slot, gradient);
 }
 
-// Two parameters may get gradients that are one memory, such as those of a.view(-1) + b.view(-1).
+// Two parameters may get gradients that share memory, such as those of a.view(-1) + b.view(-1).
 bool GradientBuckets::sums_in_place(size_t replica, size_t slot, size_t owners) const {
   if (!reducer_.sums_in_place() || !flat_.is_attachable(slot)) return false;
   if (!flat_.layout().is_large(flat_.layout().slots[slot].bucket)) return false;
@@ -231,7 +231,7 @@ void GradientBuckets::take(size_t replica, size_t slot, size_t owners) {
   void* place = nullptr;
   if (sums_in_place(replica, slot, owners)) {
     place = gradient.data_ptr();
-    replicas_[replica].placed[slot] = gradient;  // whatever becomes of it before it is summed
+    replicas_[replica].placed[slot] = gradient;  // keeps it alive until it is summed
   } else if (gradient.is_sparse() || !flat_.is_attachable(slot) ||
              gradient.data_ptr() != flat_.gradient_address(replica, slot)) {
     copy_to_slot(replica, slot, gradient);

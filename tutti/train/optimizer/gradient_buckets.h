@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From autograd's hooks to the buckets of a reducer: notes which gradients backward has produced,
-// brings them into their slots, and tells the reducer when a bucket is full.
+// Connects autograd's hooks to the buckets of a reducer: records which gradients backward has
+// produced, copies them into their slots, and tells the reducer when a bucket is full.
 
 #pragma once
 
@@ -23,11 +23,11 @@
 
 namespace tutti::internal {
 
-/// Replica r calls with its local id from the thread that runs it, or the one that runs its
-/// backward. A hook knows its replica and asks no thread-local.
+/// Replica r passes its local id, from the thread that runs it or the one that runs its backward. A
+/// hook knows its replica and does not read a thread-local.
 class GradientBuckets {
  public:
-  /// Both outlive it. `before_gradient` is called first in each hook.
+  /// Both arguments must outlive it. `before_gradient` is called first in each hook.
   GradientBuckets(FlatParameters& flat, GradientReducer& reducer,
                   std::function<void(size_t replica)> before_gradient);
   ~GradientBuckets();
@@ -37,48 +37,48 @@ class GradientBuckets {
   /// While false, backward only adds to the gradients of this replica.
   void set_synchronizing(size_t replica, bool on) { replicas_[replica].synchronizing = on; }
 
-  /// Whether a gradient of this step is with the reducer.
+  /// Whether the reducer has a gradient of this step.
   bool has_begun(size_t replica) const { return replicas_[replica].num_filled > 0; }
 
   /// Drops the gradients of this replica and begins a step. The reducer must have none of them.
   void clear(size_t replica);
 
-  /// The reducer was reset because a run failed. Gradients that it had must be set to zero, by
-  /// clear() or by the program; otherwise the next backward is an error.
+  /// Call it after the reducer was reset because a run failed. Gradients that it had must be set to
+  /// zero, by clear() or by the program; otherwise the next backward is an error.
   void forget(size_t replica);
 
-  /// Whether backward has run since this was asked, or the step began.
+  /// Whether backward has run since the last call, or since the step began.
   bool take_backward_ran(size_t replica) {
     return std::exchange(replicas_[replica].backward_ran, false);
   }
 
   /// After backward: takes gradients that no hook has seen, counts missing ones as zero, and helps
-  /// the reducer. Returns whether this replica has gradients of just the slots in `live`.
+  /// the reducer. Returns whether this replica has gradients of exactly the slots in `live`.
   bool complete(size_t replica, const std::vector<uint8_t>& live);
 
-  /// After the reducer has finished: the gradients of this replica's parameters are the sums, of
-  /// those in `live` at least, times `factor` where the slot is not the gradient itself. Ends the
+  /// After the reducer has finished: makes the gradients of this replica's parameters, at least of
+  /// those in `live`, the sums, times `factor` where the slot is not the gradient itself. Ends the
   /// step.
   void publish(size_t replica, const std::vector<uint8_t>& live, double factor);
 
-  /// After the update: gradients that were summed where they lay belong to the program again.
+  /// After the update: returns gradients that were summed in place to the program.
   void release_places(size_t replica);
 
-  /// After publish(), before the update: the program may have replaced gradients, or changed those
-  /// that are copies of their slots. Returns whether this replica has gradients of just the slots
-  /// in `live`.
+  /// After publish(), before the update: takes over gradients that the program has replaced, or
+  /// changed where they are copies of their slots. Returns whether this replica has gradients of
+  /// exactly the slots in `live`.
   bool take_changes(size_t replica, const std::vector<uint8_t>& live);
 
   bool has_gradient(size_t replica, size_t slot) const {
     return flat_.parameter(replica, slot).grad().defined();
   }
 
-  /// In this step, before publish(): did the replica produce this gradient?
+  /// Whether the replica has produced this gradient in this step, before publish().
   bool was_filled(size_t replica, size_t slot) const {
     return replicas_[replica].filled[slot] == Filled::kYes;
   }
 
-  /// Hooks vanish when LibTorch replaces what they hang on.
+  /// Hooks vanish when LibTorch replaces the node they are attached to.
   void add_hooks();
   void remove_hooks();
 
@@ -86,7 +86,7 @@ class GradientBuckets {
   // kStale: given to the reducer in a run that failed. kSpoilt: backward added to a sum.
   enum class Filled : uint8_t { kNo, kYes, kMissing, kStale, kSpoilt };
 
-  // Its address belongs to no other tensor as long as this is there.
+  // No other tensor can have its address as long as this exists.
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
   struct Hook {
@@ -98,8 +98,8 @@ class GradientBuckets {
     std::vector<Filled> filled;       // of each slot
     std::vector<uint32_t> versions;   // of the gradient when it was taken, or became the sum
     std::vector<WeakTensor> tensors;  // which tensor that was
-    std::vector<at::Tensor> placed;   // gradients that are summed where they lie
-    std::vector<size_t> open;         // slots to come, of each bucket
+    std::vector<at::Tensor> placed;   // gradients that are summed in place
+    std::vector<size_t> open;         // slots still missing, of each bucket
     std::vector<Hook> hooks;
     size_t num_filled = 0;
     bool synchronizing = true;

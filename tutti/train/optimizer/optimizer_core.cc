@@ -2,14 +2,14 @@
 //
 // A step has up to three meetings of all replicas:
 //
-//   reduce   what is left of the sums; if nothing needs a decision, each chunk is updated by the
-//            thread that has just summed it, and the step is over
-//   settle   one replica looks at the whole: parameters that LibTorch moved, gradients that came
-//            for the first time or are missing, the norm, numbers that are not finite
+//   reduce   the rest of the sums is made; if nothing needs a decision, each chunk is updated by
+//            the thread that has just summed it, and the step is over
+//   settle   one replica examines the whole: parameters that LibTorch moved, gradients that are new
+//            or missing, the norm, numbers that are not finite
 //   update   all replicas update their share
 //
 // Whether there are one or three is the same on all replicas: it depends on options and on flags
-// that are set before a replica comes to the first meeting.
+// that are set before a replica arrives at the first meeting.
 
 #include "tutti/train/optimizer/optimizer_core.h"
 
@@ -34,7 +34,7 @@
 
 namespace tutti {
 
-// ---- who calls ---------------------------------------------------------------------------------
+// ---- the caller --------------------------------------------------------------------------------
 
 size_t OptimizerCore::enter(const char* function, CallSite site) {
   return modules_->current_replica(function, site);
@@ -49,7 +49,7 @@ void OptimizerCore::meet(const char* function, bool all, size_t replica, CallSit
   extended_.meet(extended_.replica_context(static_cast<int>(replica)), request);
 }
 
-// What replicas had begun when a run failed is void. The first that notices cleans up what they
+// What replicas had begun when a run failed is void. The first to detect it cleans up what they
 // share; each cleans up its own before it gives anything to the reducer.
 void OptimizerCore::forget_failed_run(size_t replica) {
   const uint64_t failed_runs = extended_.failed_runs();
@@ -72,7 +72,7 @@ void OptimizerCore::forget_failed_run(size_t replica) {
   sparse_->clear(replica);
 }
 
-// The modules were converted to another dtype between runs, which all replicas see.
+// The modules were converted to another dtype between runs, which all replicas detect.
 void OptimizerCore::attach_converted(const char* function, size_t replica, CallSite site) {
   Replica& me = replicas_[replica];
   if (me.conversions == modules_->conversions()) return;
@@ -118,7 +118,7 @@ std::shared_ptr<void> OptimizerCore::no_sync(CallSite site) {
 
 // ---- steps -------------------------------------------------------------------------------------
 
-// Dropping gradients drops the weights of their losses, not that of a loss still to come.
+// Dropping gradients drops the weights of their losses, but not that of a later loss.
 void OptimizerCore::note_backward(size_t replica) {
   Replica& me = replicas_[replica];
   if (buckets_->take_backward_ran(replica)) me.used_weight = me.total_weight;
@@ -172,7 +172,7 @@ void OptimizerCore::measure(const GradientChunk& chunk) {
   finite_[chunk.index] = sum.finite ? 1 : 0;
 }
 
-// In a meeting of all. Returns whether the chunks were updated.
+// Called in a meeting of all replicas. Returns whether the chunks were updated.
 bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
   Replica& me = replicas_[replica];
   me.is_measured = with_norm;
@@ -211,7 +211,7 @@ void OptimizerCore::collect_sparse(const char* function, size_t replica, CallSit
   meet(function, false, replica, site, gather);
 }
 
-// Which gradients this replica has: other workers must know which parameters are used at all.
+// Says which gradients this replica has: other workers must know which parameters are used at all.
 void OptimizerCore::set_flags(size_t replica) {
   const std::span<uint8_t> flags = reducer_->flags();
   for (size_t s = 0; s < flags.size(); ++s) {
@@ -220,8 +220,8 @@ void OptimizerCore::set_flags(size_t replica) {
   }
 }
 
-// By one for all, after finish(), if there are other workers. Returns whether the slots with
-// gradients are others than before.
+// Called by one replica for all, after finish(), if there are other workers. Returns whether the
+// set of slots with gradients has changed.
 bool OptimizerCore::take_flags() {
   bool news = false;
   const std::span<uint8_t> flags = reducer_->flags();
@@ -241,7 +241,7 @@ void OptimizerCore::synchronize(CallSite site) {
   if (me.is_synchronized) return;
   if (!buckets_->complete(replica, live_)) news_.store(true, std::memory_order_relaxed);
   collect_sparse(function, replica, site);
-  bool has_news = false;  // read where all are: the first that leaves may come upon more
+  bool has_news = false;  // read in the meeting: the first to leave may add more
   const auto work = [&] {
     has_news = news_.load(std::memory_order_relaxed) || !extended_.workers().is_alone();
     if (replica == 0) state_settings(/*is_step=*/false, 1);
@@ -288,7 +288,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   }
   hash_share(replica);
 
-  // Equal on all replicas, or they meet an error.
+  // Must be equal on all replicas; otherwise the meeting is an error.
   const char* const argument =
       me.is_synchronized ? "after synchronize(), gradient factor" : "gradient factor";
   bool updated = false;
@@ -310,7 +310,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     meet(function, false, replica, site, look);
     result = {.updated = decision_.apply, .non_finite = decision_.overflow, .norm = decision_.norm};
     if (!decision_.apply && options_.non_finite == NonFinite::kStop && !control.skip_non_finite) {
-      end_window(replica);  // the program may catch it and go on with zero_grad()
+      end_window(replica);  // the program may catch the error and continue with zero_grad()
       throw Error(ErrorCode::kDataLoss,
                   message(function, ": the sum of the gradients of ", decision_.non_finite,
                           " is not finite in step ", me.steps + 1,
@@ -360,17 +360,17 @@ void OptimizerCore::note_news() {
     named_missing_.push_back(name);
   }
   if (missing.empty()) return;
-  std::reverse(missing.begin(), missing.end());  // the order of registration
+  std::reverse(missing.begin(), missing.end());  // into the order of registration
   log(LogLevel::kWarning,
       message("DistributedOptimizer: in step ", replicas_[0].steps + 1, " backward gave ",
               missing.size() == 1 ? "this parameter" : "these parameters",
               " no gradient on some or all replicas: ", internal::quoted_list(missing),
               ". Where another replica has one, that counts as zero; a parameter without any is "
-              "not updated in such a step. Each is named once."));
+              "not updated in such a step. Each is reported once."));
 }
 
-// After synchronize() the program may have dropped gradients, or given some of its own. It does so
-// on all replicas of all workers.
+// After synchronize() the program may have dropped gradients, or set its own. It must do so on all
+// replicas of all workers.
 void OptimizerCore::note_changed_gradients() {
   for (size_t s = 0; s < live_.size(); ++s) live_[s] = buckets_->has_gradient(0, s) ? 1 : 0;
 }
@@ -473,7 +473,7 @@ void OptimizerCore::update_share(size_t replica) {
     }
     return;
   }
-  sparse_->update(replica, me.rules, 1);  // scaled already
+  sparse_->update(replica, me.rules, 1);  // already scaled
   while (true) {
     const size_t next = next_chunk_.fetch_add(1, std::memory_order_relaxed);
     if (next >= reducer_->chunks().size()) return;

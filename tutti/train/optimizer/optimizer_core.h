@@ -2,7 +2,7 @@
 //
 // What every DistributedOptimizer does, without the C++ type of the optimizer: gradients of all
 // replicas are summed, all replicas decide together whether and how to update, and the update is
-// made once and seen by all. distributed_optimizer.h has the class that programs use.
+// made once and is visible to all. distributed_optimizer.h has the class that programs use.
 
 #pragma once
 
@@ -40,22 +40,22 @@ class GradientBuckets;
 class SparseParameters;
 }  // namespace internal
 
-/// The functions without a word on threads are called by every replica in the step function, on
-/// its own thread; step(), synchronize() and zero_grad() may be meeting points.
+/// Unless stated otherwise, every replica calls these functions in the step function, on its own
+/// thread; step(), synchronize() and zero_grad() may be meeting points.
 class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
  public:
   /// How reduced gradients change the parameters.
   struct Update {
-    /// Writes the rules of all groups at this moment; empty: use `step`. All replicas call it at
-    /// once.
+    /// Writes the current rules of all groups; empty: use `step`. All replicas call it
+    /// concurrently.
     std::function<void(std::vector<UpdateRule>& rules)> rules;
 
     /// Updates the parameters of the first replica by their gradients.
     std::function<void()> step;
   };
 
-  /// `groups` are numbers of parameters (ReplicatedModules::parameter_names). Those in no group,
-  /// and frozen ones, are left alone. Not inside a replica.
+  /// `groups` are indices of parameters (ReplicatedModules::parameter_names). Parameters in no
+  /// group, and frozen ones, are left alone. Do not call it inside a replica.
   OptimizerCore(std::shared_ptr<ReplicatedModules> modules,
                 const std::vector<std::vector<size_t>>& groups,
                 const DistributedOptimizerOptions& options, Update update);
@@ -73,7 +73,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   /// While the result lives, backward adds to the gradients of the calling replica only.
   [[nodiscard]] std::shared_ptr<void> no_sync(CallSite site);
 
-  /// average_loss() over all batches up to the next step().
+  /// Returns average_loss() over all batches up to the next step().
   at::Tensor average_loss(at::Tensor per_example, const std::optional<at::Tensor>& weights,
                           CallSite site);
 
@@ -81,11 +81,12 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   const DistributedOptimizerOptions& options() const { return options_; }
 
   /// Bytes of parameters (with float32 copies of 16-bit ones) and of optimizer state that this
-  /// process holds for all its replicas. Not while a step is in progress.
+  /// process holds for all its replicas. Do not call it while a step is in progress.
   size_t parameter_bytes() const;
   size_t state_bytes() const;
 
-  /// Copies of what the fused update keeps for a parameter. Not while a step is in progress.
+  /// Copies of what the fused update keeps for a parameter. Do not call it while a step is in
+  /// progress.
   std::vector<at::Tensor> states_of(const std::string& parameter) const;
 
  private:
@@ -102,7 +103,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
     double used_weight = 0;  // of losses whose backward has run
     uint64_t conversions = 0;
     std::vector<UpdateRule> rules;
-    // Of this step and the last, which a slower replica may still compare.
+    // Values of this step and of the last, which a slower replica may still compare.
     std::array<std::vector<uint64_t>, 2> hashes;
   };
 
@@ -169,18 +170,18 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   std::unique_ptr<internal::SparseParameters> sparse_;
 
   std::vector<Replica> replicas_;
-  std::vector<uint8_t> live_;        // slots that some replica of any worker has a gradient of
+  std::vector<uint8_t> live_;        // slots that any replica of any worker has a gradient of
   std::vector<double> square_sums_;  // of each chunk
   std::vector<uint8_t> finite_;
   Decision decision_;
-  std::vector<double> statement_;  // what other workers must have alike
+  std::vector<double> statement_;  // what must be equal on other workers
   std::vector<UpdateRule> stated_rules_;
   std::atomic<bool> news_{true};  // something settle() must look at
   std::atomic<size_t> next_chunk_{0};
   std::atomic<int64_t> different_{-1};  // internal::Difference between replicas
   Mutex mutex_;
   uint64_t failed_runs_ TUTTI_GUARDED_BY(mutex_) = 0;
-  uint64_t conversions_ = 0;  // of the modules, that the layout knows
+  uint64_t conversions_ = 0;  // of the modules, as of the current layout
 };
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Notices replicas, and workers, whose parameters or settings drift apart.
+// Detects replicas, and workers, whose parameters or settings drift apart.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 namespace tutti {
 namespace {
 
-// The numbers of a statement; kind and options of each group's rule follow.
+// The first numbers of a statement; kind and options of each group's rule follow.
 enum Stated : size_t {
   kCheckEvery,  // before the hash, which depends on it
   kHash,
@@ -44,8 +44,8 @@ std::string rule_name(double index) {
 
 // ---- replicas that drift apart -----------------------------------------------------------------
 //
-// Parameters of the optimizer are compared when they are updated, which has them in a cache;
-// those that it does not update by a hash, a part of them in each step.
+// Parameters of the optimizer are compared when they are updated, while they are in a cache; those
+// that it does not update are compared by a hash, a part of them in each step.
 
 void OptimizerCore::note_difference(int64_t code) {
   int64_t seen = different_.load(std::memory_order_relaxed);
@@ -113,11 +113,11 @@ void OptimizerCore::check_hashes(size_t replica) {
 
 // ---- workers that drift apart ------------------------------------------------------------------
 //
-// What decides an update exists once in a worker. Other workers have their own, so it travels
-// beside the gradients, with a hash of a part of the parameters: all of them in `check_every`
+// What determines an update exists once in a worker. Other workers have their own, so it is sent
+// along with the gradients, with a hash of a part of the parameters: all of them in `check_every`
 // steps.
 
-// Of the first replica, in this step; or the names of the parameters that the part touches.
+// Hashes the first replica's part of this step, or only names the parameters in that part.
 double OptimizerCore::hash_of_part(std::vector<std::string>* names) const {
   if (options_.check_every == 0) return 0;
   const auto every = static_cast<size_t>(options_.check_every);
@@ -179,7 +179,7 @@ void OptimizerCore::check_statement(size_t replica) const {
                         " differ from those of ", workers[0], " in step ", step, ", among them ",
                         internal::first_few(std::move(names)),
                         ". Something changed them on one worker only. Change parameters on all "
-                        "workers alike, or load a checkpoint on all of them."));
+                        "workers in the same way, or load a checkpoint on all of them."));
   }
   static constexpr std::array<const char*, kRules> kNames = {
       "check_every",         "",          "whether step() or synchronize() sums the gradients",
@@ -211,8 +211,8 @@ void OptimizerCore::check_statement(size_t replica) const {
   throw Error(ErrorCode::kFailedPrecondition,
               message("DistributedOptimizer::step: ", what, " is ", shown[0], " on ", workers[0],
                       ", but ", shown[1], " on ", workers[1], " in step ", step,
-                      ". All workers must make the same update: what decides it, such as a "
-                      "schedule, may depend only on what all of them have."));
+                      ". All workers must make the same update: what determines it, such as a "
+                      "schedule, may depend only on what all of them share."));
 }
 
 }  // namespace tutti

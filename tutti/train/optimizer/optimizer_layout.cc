@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How an OptimizerCore is made, and made anew when the dtypes of its parameters have changed.
+// How an OptimizerCore is built, and rebuilt when the dtypes of its parameters have changed.
 
 #include <algorithm>
 #include <string>
@@ -130,7 +130,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ReplicatedModules> modules,
 
 OptimizerCore::~OptimizerCore() { modules_->release(this); }
 
-// Tables stay sparse if the optimizer leaves rows without a gradient alone; one of the user's own
+// Tables stay sparse if the optimizer leaves rows without a gradient alone; a user's own optimizer
 // sees what it would see without this library.
 std::vector<size_t> OptimizerCore::choose_sparse() const {
   std::vector<size_t> chosen;
@@ -184,8 +184,8 @@ void OptimizerCore::build() {
   for (size_t r = 0; r < replicas_.size(); ++r) update_synchronizing(r);
 }
 
-// The dtypes of the parameters have changed: all memory is laid out anew. The sums of this step,
-// and the state, are taken over.
+// Called when the dtypes of the parameters have changed: all memory is laid out again. The sums of
+// this step, and the state, are taken over.
 void OptimizerCore::rebuild() {
   const c10::AutoGradMode no_grad(false);
   const std::unique_ptr<internal::FlatParameters> old_flat = std::move(flat_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the parameters of a module lie in flat buffers, and which of them are reduced together.
-// Backward comes to the last parameter first, so that one is at the front.
+// Decides where the parameters of a module lie in flat buffers, and which are reduced together.
+// Backward reaches the last parameter first, so that one is at the front.
 
 #pragma once
 
@@ -15,10 +15,10 @@
 
 namespace tutti {
 
-/// What a layout must know of one parameter.
+/// What a layout must know about one parameter.
 struct ParameterInfo {
-  size_t parameter = 0;  ///< Among all of the module, in the order of registration.
-  size_t group = 0;      ///< Of the optimizer.
+  size_t parameter = 0;  ///< Index among all of the module, in the order of registration.
+  size_t group = 0;      ///< A group of the optimizer.
   int64_t numel = 0;
   at::ScalarType dtype = at::kFloat;
 };
@@ -34,9 +34,9 @@ struct ParameterSlot {
 
 /// Parameters of one dtype, one after the other.
 struct ParameterBuffer {
-  at::ScalarType dtype = at::kFloat;     ///< Of the parameters.
-  at::ScalarType gradient = at::kFloat;  ///< Of what is reduced.
-  at::ScalarType state = at::kFloat;     ///< What updates are computed in.
+  at::ScalarType dtype = at::kFloat;     ///< The parameters' dtype.
+  at::ScalarType gradient = at::kFloat;  ///< The dtype that is reduced.
+  at::ScalarType state = at::kFloat;     ///< The dtype in which updates are computed.
   int64_t numel = 0;
 
   /// 16-bit parameters are rounded from a copy in float32.
@@ -53,12 +53,12 @@ struct ParameterBucket {
 };
 
 struct ParameterLayout {
-  std::vector<ParameterSlot> slots;  ///< In the order backward is expected to come to them.
+  std::vector<ParameterSlot> slots;  ///< In the order in which backward is expected to reach them.
   std::vector<ParameterBuffer> buffers;
   std::vector<ParameterBucket> buckets;
 
-  /// A bucket with one parameter whose gradient is summed where backward has put it: copying it
-  /// would cost more than the care it takes.
+  /// Whether the one gradient of this bucket is summed where backward has put it: copying it would
+  /// cost more than the extra bookkeeping.
   bool is_large(size_t bucket) const;
 };
 

@@ -98,7 +98,7 @@ void SparseParameters::collect(size_t replica) {
   }
 }
 
-// For each local replica: how many rows, or -1 without a gradient; which, and their values.
+// Packs for each local replica: how many rows, or -1 without a gradient; which, and their values.
 void SparseParameters::gather(StrategyExtended& strategy) {
   const c10::AutoGradMode no_grad(false);
   for (Table& table : tables_) {
@@ -143,7 +143,7 @@ void SparseParameters::sum(size_t replica) {
   for (Table& table : tables_) sum_part(table, replica);
 }
 
-// Walks through the ascending rows of all replicas at once.
+// Merges the ascending rows of all replicas.
 void SparseParameters::sum_part(Table& table, size_t worker) const {
   const std::vector<Gradient>& gradients = table.of_all.empty() ? table.gradients : table.of_all;
   const size_t replicas = gradients.size();
@@ -187,7 +187,7 @@ void SparseParameters::sum_part(Table& table, size_t worker) const {
   part.values = values.narrow(0, 0, static_cast<int64_t>(part.rows.size()));
 }
 
-// Row by row: how many parts there are depends on how many replicas this process has.
+// Sums row by row: the number of parts depends on how many replicas this process has.
 double SparseParameters::square_sum() const {
   double sum = 0;
   for (const Table& table : tables_) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parameters whose gradients are sparse: tables of which a step uses few rows. Only rows that some
-// replica used are summed, updated and copied. They lie outside of the flat buffers.
+// Parameters whose gradients are sparse: tables of which a step uses few rows. Only rows that a
+// replica has used are summed, updated and copied. They lie outside of the flat buffers.
 
 #pragma once
 
@@ -17,14 +17,14 @@
 
 namespace tutti::internal {
 
-/// Numbers of the weights of embeddings that were made with sparse(true).
+/// Indices of the weights of embeddings that were made with sparse(true).
 std::vector<size_t> find_sparse_parameters(const ReplicatedModules& modules);
 
-/// Whether the rule changes no row that has no gradient.
+/// Whether the rule leaves rows without a gradient unchanged.
 bool keeps_other_rows(const UpdateRule& rule);
 
-/// A step: collect() on each replica, sum() by all in a meeting, then update() by all in another,
-/// and publish() on each. Replica r, as a worker, does the r-th part of every table's rows.
+/// A step calls collect() on each replica, sum() by all in a meeting, then update() by all in the
+/// next, and publish() on each. Replica r does the r-th part of every table's rows.
 class SparseParameters {
  public:
   struct Entry {
@@ -38,30 +38,31 @@ class SparseParameters {
   void clear(size_t replica);
   void collect(size_t replica);
 
-  /// After collect() on all replicas, before sum(), alone: with several workers.
+  /// Call it after collect() on all replicas, before sum(), by one thread, if there are several
+  /// workers.
   void gather(StrategyExtended& strategy);
   void sum(size_t replica);
 
-  // After sum(), alone.
+  // Call these after sum(), by one thread.
   double square_sum() const;
   bool is_finite() const { return non_finite().empty(); }
   std::vector<std::string> non_finite() const;
   void scale(double factor);
   void prepare(std::span<const UpdateRule> rules);
 
-  /// After sum(), alone, if an update follows: counts it for the tables that any replica has a
-  /// gradient of.
+  /// Counts an update for the tables that any replica has a gradient of. Call it after sum(), by
+  /// one thread, if an update follows.
   void count_update();
   void update(size_t replica, std::span<const UpdateRule> rules, double factor);
 
-  /// Instead of update(), when another has updated the first replica's tables.
+  /// Replaces update() when something else has updated the first replica's tables.
   void copy_tables(size_t replica);
 
-  /// Takes over the state of the same tables, in another dtype perhaps. Their sums are not: they
-  /// must be collected and summed again.
+  /// Takes over the state of the same tables, possibly in another dtype. Their sums are not taken
+  /// over: they must be collected and summed again.
   void take_over(const SparseParameters& old);
 
-  /// Replicas that share parameters share the tables again, with the values of the first.
+  /// Makes replicas that share parameters share the tables again, with the values of the first.
   void alias();
 
   void publish(size_t replica);
@@ -76,7 +77,7 @@ class SparseParameters {
   struct Gradient {
     at::Tensor rows;     // int64, ascending
     at::Tensor values;   // a row of values for each
-    bool given = false;  // by backward, perhaps without rows
+    bool given = false;  // by backward, possibly without rows
   };
   struct Part {  // what one worker has summed
     std::vector<int64_t> rows;

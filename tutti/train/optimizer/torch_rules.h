@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The update rules that stand for torch::optim's optimizers. An optimizer that is not listed here
-// is used as it is.
+// The update rules that replace torch::optim's optimizers. An optimizer that is not listed here is
+// used as it is.
 
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A meeting at which replicas do a piece of work of an object they share.
+// A meeting in which replicas do a piece of work for an object they share.
 
 #pragma once
 
@@ -21,7 +21,7 @@ namespace tutti::internal {
 class WorkRequest final : public MeetingRequest {
  public:
   struct Argument {
-    const char* name = nullptr;  ///< A literal; null: there is none.
+    const char* name = nullptr;  ///< A literal; null if there is no argument.
     double value = 0;
     std::span<const UpdateRule> rules = {};
   };
