@@ -300,7 +300,7 @@ TEST(Replicated, AdoptOfAPlainModuleNeedsAFactory) {
   Net plain(3, 2);
   EXPECT_TUTTI_ERROR(adopt(mirrored(2), plain), ErrorCode::kInvalidArgument,
                      "adopt: LibTorch cannot clone tutti::replicated_test::NetImpl",
-                     "Give adopt() a factory as third argument");
+                     "Give adopt() a factory as the third argument");
   plain->eval();
   plain->first->bias.requires_grad_(false);
   const auto model = adopt(mirrored(3), plain, [] { return Net(3, 2); });
@@ -325,7 +325,7 @@ TEST(Replicated, SharedMemoryIsFoundAndNamed) {
   const Strategy strategy = mirrored(2);
   const Net one(3, 2);
   EXPECT_TUTTI_ERROR(replicate(strategy, [&] { return one; }), ErrorCode::kInvalidArgument,
-                     "replicate: the modules of replicas 0 and 1 are one object",
+                     "replicate: the modules of replicas 0 and 1 are the same object",
                      "parameter 'first.weight'", "captured module");
   const torch::nn::Linear layer(3, 2);
   EXPECT_TUTTI_ERROR(replicate<torch::nn::Sequential>(strategy, torch::nn::Linear(2, 3), layer),
@@ -347,7 +347,7 @@ TEST(Replicated, CopiesThatDifferAreRefused) {
   int64_t width = 3;
   EXPECT_TUTTI_ERROR(replicate(strategy, [&] { return torch::nn::Linear(width++, 2); }),
                      ErrorCode::kInvalidArgument, "parameter 0 is 'weight'", "[2, 3]", "[2, 4]",
-                     "made in the same way");
+                     "constructed in the same way");
   bool bias = false;
   EXPECT_TUTTI_ERROR(
       replicate(strategy,
@@ -355,7 +355,7 @@ TEST(Replicated, CopiesThatDifferAreRefused) {
                   bias = !bias;
                   return torch::nn::Linear(torch::nn::LinearOptions(3, 2).bias(bias));
                 }),
-      ErrorCode::kInvalidArgument, "parameter 1 is 'bias'", "no more on replica 1");
+      ErrorCode::kInvalidArgument, "parameter 1 is 'bias'", "missing on replica 1");
   EXPECT_TUTTI_ERROR(replicate(strategy, [] { return torch::nn::Linear(nullptr); }),
                      ErrorCode::kInvalidArgument, "the module is empty");
   EXPECT_TUTTI_ERROR(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cluster of workers as threads of this process: the same strategy, the same way between workers,
-// without starting processes. For tests, and for trying out a program for many machines.
+// A cluster whose workers are threads of this process: the same strategy and the same transports,
+// without starting processes. It serves tests, and trying out a program for many machines.
 
 #pragma once
 
@@ -18,11 +18,11 @@
 namespace tutti {
 
 struct InProcessClusterOptions {
-  /// Of each worker; empty means {"CPU:0"}.
+  /// The devices of each worker; empty means {"CPU:0"}.
   std::vector<std::string> devices = {};
 
-  /// Of every collective call. implementation chooses the way between the workers: kHost and kAuto
-  /// use shared memory, kGrpc sends over loopback.
+  /// Options of every collective call. implementation chooses the transport between the workers:
+  /// kHost and kAuto use shared memory, kGrpc sends over loopback.
   CommunicationOptions communication_options = {};
 
   /// Threads, turns and time limits of the replicas.
@@ -32,7 +32,7 @@ struct InProcessClusterOptions {
   std::chrono::milliseconds timeout{60'000};
 };
 
-/// Thread-safe; each run has workers of its own.
+/// Thread-safe; each run has its own workers.
 class InProcessCluster {
  public:
   /// Throws kInvalidArgument unless `workers` is positive.
@@ -43,10 +43,11 @@ class InProcessCluster {
 
   int num_workers() const { return workers_; }
 
-  /// Calls fn(strategy) once for each worker, at the same time, each on a thread of its own with a
-  /// new MultiWorkerMirroredStrategy. Returns when all have ended; rethrows the first error that is
-  /// not a consequence of another worker's. Workers draw the same random numbers, as processes with
-  /// the same seed do: torch::manual_seed() before this call decides them, inside it has no effect.
+  /// Calls fn(strategy) once for each worker, concurrently, each on its own thread with a new
+  /// MultiWorkerMirroredStrategy. Returns when all have ended; rethrows the first error that is not
+  /// a consequence of another worker's. Workers draw the same random numbers, as processes with
+  /// the same seed do: torch::manual_seed() before this call determines them; inside fn it has no
+  /// effect.
   /// strategy.cluster_resolver() is null; extended().workers().rank() tells which worker it is.
   void run(const std::function<void(const Strategy&)>& fn) const;
 

@@ -68,15 +68,15 @@ namespace internal {
 std::string bfloat16_advice(int torch_major, bool has_amx,
                             const std::optional<std::string>& isa_limit) {
   if (torch_major >= 2 || !has_amx) return "";
-  // In either case of letters. "all" and "default" are not limits, and those with AMX do not help.
+  // Letters may be of either case. "all" and "default" are not limits; limits with AMX do not help.
   std::string limit = isa_limit.value_or("");
   std::transform(limit.begin(), limit.end(), limit.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   if (limit == "SSE41") return "";
   if (limit.starts_with("AVX") && limit.find("AMX") == std::string::npos) return "";
   return message("the oneDNN of LibTorch ", torch_major,
-                 " ends the process (illegal instruction) at the first product of bfloat16 "
-                 "matrices on a CPU with AMX, as this one is. Set "
+                 " crashes (illegal instruction) in the first product of bfloat16 "
+                 "matrices on a CPU with AMX such as this one. Set "
                  "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment before the program "
                  "starts, or use LibTorch 2.");
 }
@@ -90,13 +90,13 @@ Autocast::Autocast(at::ScalarType dtype, at::DeviceType device)
       previous_(dtype_of(device)) {
   if (device != at::kCPU && device != at::kCUDA) {
     throw Error(ErrorCode::kInvalidArgument,
-                message("Autocast: there is no mixed precision for ", device,
+                message("Autocast: mixed precision is not available on ", device,
                         " devices; use at::kCPU or at::kCUDA."));
   }
   if (dtype != at::kBFloat16 && !(dtype == at::kHalf && device == at::kCUDA)) {
     throw Error(ErrorCode::kInvalidArgument,
                 message("Autocast: ", c10::toString(dtype), " on ", device,
-                        " is not possible; CPUs take bfloat16, GPUs float16 or bfloat16."));
+                        " is not supported; CPUs take bfloat16, GPUs float16 or bfloat16."));
   }
   if (device == at::kCPU) {
     static const std::string advice =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LibTorch's automatic mixed precision, as a scope for C++: operators that gain by it compute in
-// 16 bits, others in float32.
+// LibTorch's automatic mixed precision, as a scope for C++: operators that benefit compute in
+// 16 bits, the others in float32.
 
 #pragma once
 
@@ -13,10 +13,11 @@
 
 namespace tutti {
 
-/// Autocast on the calling thread for the life of the object; Strategy::run takes it over to the
-/// replicas. Wrap the forward pass and the loss. Converted weights are not kept between operators,
-/// so that an update is never missed. CPUs know bfloat16 only (kInvalidArgument otherwise); where
-/// it would end the process, on a CPU with AMX under LibTorch 1, it is kFailedPrecondition.
+/// Enables autocast on the calling thread for the life of the object; Strategy::run passes it on to
+/// the replicas. Wrap the forward pass and the loss. Converted weights are not cached between
+/// operators, so that an update is never missed. CPUs support bfloat16 only (kInvalidArgument
+/// otherwise); where it would crash the process, on a CPU with AMX under LibTorch 1, the
+/// constructor throws kFailedPrecondition.
 class Autocast {
  public:
   explicit Autocast(at::ScalarType dtype = at::kBFloat16, at::DeviceType device = at::kCPU);
@@ -35,8 +36,8 @@ class Autocast {
 
 namespace internal {
 
-/// What to do before bfloat16 can be used on this kind of CPU; empty if nothing. `isa_limit` is the
-/// value of ONEDNN_MAX_CPU_ISA.
+/// Says what to do before bfloat16 can be used on this kind of CPU; empty if nothing. `isa_limit`
+/// is the value of ONEDNN_MAX_CPU_ISA.
 std::string bfloat16_advice(int torch_major, bool has_amx,
                             const std::optional<std::string>& isa_limit);
 

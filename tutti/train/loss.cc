@@ -47,15 +47,14 @@ void check_loss(const char* function, const at::Tensor& loss) {
   }
 }
 
-// A mean of this replica's rows would be averaged once more, with the wrong weight.
+// A mean over this replica's rows would be averaged a second time, with the wrong weight.
 void check_not_reduced(const char* function, const at::Tensor& per_example, bool scalar_weight,
                        int replicas) {
   if (per_example.dim() > 0 || scalar_weight || replicas == 1) return;
   refuse(function,
-         message("the loss has no dimensions, so it looks like a mean that was made on one of ",
-                 replicas,
-                 " replicas. Give one loss for each example (reduction torch::kNone), or a weight "
-                 "without dimensions beside it."));
+         message("the loss has no dimensions, so it looks like a mean taken on one of ", replicas,
+                 " replicas. Pass one loss for each example (reduction torch::kNone), or a weight "
+                 "without dimensions along with it."));
 }
 
 at::Tensor in_full_precision(at::Tensor loss) {
@@ -64,7 +63,7 @@ at::Tensor in_full_precision(at::Tensor loss) {
   return loss;
 }
 
-// The sum in float64; refuses what cannot be a weight.
+// Returns the sum in float64; refuses values that cannot be weights.
 double sum_of_weights(const char* function, const ReplicaContext& context,
                       const at::Tensor& weights) {
   if (weights.numel() == 0) return 0;
@@ -91,11 +90,8 @@ at::Tensor weighted_sum(const at::Tensor& loss, const std::optional<at::Tensor>&
   return weights ? at::mul(loss, weights->to(loss.options())).sum() : loss.sum();
 }
 
-// The gradient of a sum over rows of one CPU tensor: the same number for each. As a node of its own
-// it costs a fraction of what a sum and a division cost in small models.
-//
-// Autograd spends microseconds on every node, whatever it does. If nobody else can see the losses,
-// this node takes the place of the one that made them, and runs that itself.
+// The gradient of an average over one CPU tensor: the same number for each element. If nothing else
+// can see the losses, this node replaces the one that made them, and runs it itself.
 class AverageBackward final : public torch::autograd::Node {
  public:
   AverageBackward(const at::Tensor& per_example, double total, internal::NodeHandle inner,
@@ -120,7 +116,7 @@ class AverageBackward final : public torch::autograd::Node {
     return runs_inner ? (*inner_)(std::move(found)) : found;
   }
 
-  // Gradients of gradients may use the inner node as well: it made the values that it has saved.
+  // Gradients of gradients may also use the inner node, which made the values that it saved.
   void release_variables() override {
     if (inner_ != nullptr && inner_.use_count() == 1) inner_->release_variables();
   }
@@ -140,8 +136,8 @@ class AverageBackward final : public torch::autograd::Node {
   uint32_t input_;
 };
 
-// The node that made the losses if it belongs to this tensor alone, and the tensor to the caller:
-// then nobody can ask for the gradient of the losses or add a hook to them.
+// Returns the node that made the losses if only this tensor refers to it, and only the caller to
+// the tensor: then nothing can ask for the gradient of the losses or add a hook to them.
 internal::NodeHandle take_node(const at::Tensor& loss) {
   if (loss.use_count() != 1 || loss.is_leaf() || loss.is_view()) return {};
   const internal::NodeHandle& node = loss.grad_fn();
@@ -163,7 +159,7 @@ double sum_of(const at::Tensor& loss) {
   return std::accumulate(data, data + loss.numel(), 0.0);
 }
 
-// Gives up its losses.
+// Consumes the losses.
 at::Tensor average_of_few(at::Tensor loss, double total) {
   const double sum = loss.scalar_type() == at::kFloat ? sum_of<float>(loss) : sum_of<double>(loss);
   at::Tensor average;
@@ -180,7 +176,9 @@ at::Tensor average_of_few(at::Tensor loss, double total) {
   return average;
 }
 
-// Without weight the loss is 0 even if an example's is not finite; it stays in the graph.
+// With a total weight of 0 the loss is 0, even if an example's is not finite, and stays in the
+// graph. Autograd spends microseconds on every node, whatever the node does, so in small models a
+// single node costs a fraction of what a sum and a division cost.
 at::Tensor divided(at::Tensor per_example, const std::optional<at::Tensor>& weights, double total) {
   at::Tensor loss = in_full_precision(std::move(per_example));
   if (total == 0) return loss.reshape({-1}).slice(0, 0, 0).sum();
@@ -258,7 +256,7 @@ at::Tensor compute_average_loss(const at::Tensor& per_example,
   if (!global_batch_size) {
     if (per_example.dim() == 0) {
       refuse(kFunction,
-             "the loss has no dimensions, so it has no rows to count. Give one loss for each "
+             "the loss has no dimensions, so it has no rows to count. Pass one loss for each "
              "example (reduction torch::kNone), or the global batch size.");
     }
     global_batch_size = per_example.size(0) * context.num_replicas_in_sync();

@@ -42,7 +42,7 @@ void check_numbers(const std::string& who, const char* what, const at::Tensor& v
     return;
   }
   refuse(who, message(what, " are ", describe(values),
-                      ", but they must be a dense tensor of real numbers or truth values."));
+                      ", but they must be a dense tensor of real numbers or booleans."));
 }
 
 void check_same_shape(const std::string& who, const char* what, const at::Tensor& a,
@@ -59,17 +59,18 @@ void check_classes(const std::string& who, const at::Tensor& scores, const at::T
   check_numbers(who, "the labels", labels);
   if (!at::isIntegralType(labels.scalar_type(), /*includeBool=*/false)) {
     refuse(who, message("the labels are ", describe(labels),
-                        ", but they must be integers, the numbers of classes. Of one-hot labels "
-                        "they are labels.argmax(-1)."));
+                        ", but they must be integers, the indices of classes. For one-hot labels "
+                        "pass labels.argmax(-1)."));
   }
   if (scores.dim() == 0 || scores.size(-1) == 0 || scores.scalar_type() == at::kBool ||
       scores.sizes().slice(0, static_cast<size_t>(scores.dim() - 1)) != labels.sizes()) {
-    refuse(who, message("the scores are ", describe(scores), " and the labels ", describe(labels),
-                        ", but scores must be numbers [..., classes] and labels [...]."));
+    refuse(who,
+           message("the scores are ", describe(scores), " and the labels are ", describe(labels),
+                   ", but scores must be numbers [..., classes] and labels [...]."));
   }
 }
 
-// What does not count may be anything, also infinite.
+// An example that does not count may have any value, even an infinite one.
 at::Tensor weighted(const at::Tensor& values, const at::Tensor& factors) {
   return values.mul(factors).masked_fill_(factors.eq(0), 0);
 }
@@ -96,7 +97,7 @@ double Metric::result(CallSite site) const {
     const at::Tensor totals = totals_;
     return compute(totals.to(at::kCPU).contiguous());
   } catch (const Error& error) {
-    if (typeid(error) != typeid(Error)) throw;  // a replica that is released must be known as such
+    if (typeid(error) != typeid(Error)) throw;  // so that a cancelled replica is recognised as one
     throw Error(error.code(), message(who(), ": result() at ", site, ": ", error.what()));
   }
 }
@@ -111,7 +112,7 @@ void Metric::add(const at::Tensor& numbers) const {
     totals_.assign_add(numbers, {.read_value = false});
     return;
   }
-  // Once among all replicas of all workers.
+  // Counts once among all replicas of all workers.
   totals_.impl()->check_usable("assign_add");
   const bool first_worker = extended.replica_context(0).replica_id_in_sync_group() == 0;
   extended.update(totals_, [&](const Variable& copy) {
@@ -225,7 +226,7 @@ void TopKAccuracy::update(const at::Tensor& scores, const at::Tensor& labels,
 
 namespace {
 
-// Just outside of [0, 1], so that the first is below and the last above every prediction.
+// The ends lie just outside of [0, 1]: the first below and the last above every prediction.
 constexpr double kBeyond = 1e-7;
 
 at::Tensor make_thresholds(const std::string& name, const AucOptions& options) {
@@ -241,7 +242,7 @@ at::Tensor make_thresholds(const std::string& name, const AucOptions& options) {
   }
   for (const double each : inner) {
     if (each >= 0 && each <= 1) continue;
-    refuse(who, message("there is the threshold ", each, "; thresholds lie in [0, 1]."));
+    refuse(who, message("one of the thresholds is ", each, "; they must lie in [0, 1]."));
   }
   std::sort(inner.begin(), inner.end());
   const c10::InferenceMode ordinary_tensors(false);
@@ -258,7 +259,7 @@ int64_t count_thresholds(const AucOptions& options) {
                                     : static_cast<int64_t>(options.thresholds.size()) + 2;
 }
 
-// The weights above each threshold, of the examples of one kind.
+// The total weights above each threshold, of the examples of one kind.
 std::vector<double> weights_above(const double* bins, int64_t thresholds) {
   std::vector<double> above(static_cast<size_t>(thresholds));
   double sum = 0;
@@ -270,7 +271,7 @@ std::vector<double> weights_above(const double* bins, int64_t thresholds) {
 }
 
 double roc_area(const std::vector<double>& tp, const std::vector<double>& fp) {
-  // All lie above the first threshold.
+  // All examples lie above the first threshold.
   const double positives = tp[0];
   const double negatives = fp[0];
   double area = 0;
@@ -320,7 +321,7 @@ void Auc::update(const at::Tensor& predictions, const at::Tensor& labels,
     const auto least = values.min().item<double>();
     const auto greatest = values.max().item<double>();
     if (!(least >= 0 && greatest <= 1)) {
-      refuse(who(), message("the predictions reach from ", least, " to ", greatest,
+      refuse(who(), message("the predictions range from ", least, " to ", greatest,
                             ", but probabilities lie in [0, 1]. Apply sigmoid, or set "
                             "AucOptions::from_logits."));
     }

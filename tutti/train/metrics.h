@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Metrics that are exact over all replicas, however unevenly the rows lie on them: each
-// replica adds to numbers of its own in float64, and result() adds up those of all.
+// Metrics that are exact over all replicas, however unevenly the rows are split: each
+// replica adds to its own numbers in float64, and result() sums those of all replicas.
 //
 //   metrics::Mean loss(strategy, "loss");
 //   strategy.run([&](const Batch& batch) { loss.update(per_example_loss(batch)); }, step);
@@ -22,15 +22,14 @@
 
 namespace tutti::metrics {
 
-/// What all metrics have. A handle on a variable that synchronises on read: cheap to copy,
-/// copies share the numbers. Each replica may use it at the same time as the others; on
-/// other threads it needs a lock. It belongs to the strategy given, or without one to the
-/// current one, as a Variable does; in another strategy's scope or run it is
-/// kFailedPrecondition.
+/// The base of all metrics: a handle on a variable that synchronises on read. It is cheap to
+/// copy, and copies share the numbers. Replicas may use it concurrently; other threads need a
+/// lock. It belongs to the given strategy or, without one, to the current one, as a Variable
+/// does; using it in another strategy's scope or run throws kFailedPrecondition.
 ///
-/// update() inside Strategy::run adds to this replica's numbers: no meeting point, and
-/// replicas may call it differently often. Outside of run() values count once. Nothing is
-/// recorded for gradients. `weights` are numbers or truth values that broadcast to the
+/// update() inside Strategy::run adds to this replica's numbers: it is not a meeting point, and
+/// replicas may call it a different number of times. Outside of run() values count once.
+/// Nothing is recorded for gradients. `weights` are numbers or booleans that broadcast to the
 /// examples; an example of weight 0 does not count. Counts are exact up to 2^53. Values of
 /// the wrong type or shape are kInvalidArgument.
 class Metric {
@@ -39,12 +38,12 @@ class Metric {
 
   const std::string& name() const { return name_; }
 
-  /// Over all replicas and updates since the last reset(); 0 if nothing has weight. One
-  /// reduction. Inside run() it is a meeting point: every replica must ask.
+  /// The value over all replicas and updates since the last reset(); 0 if nothing has weight. It
+  /// costs one reduction. Inside run() it is a meeting point: every replica must call it.
   double result(CallSite site = CallSite::current()) const;
 
-  /// Begins again. Inside run() it is for this replica's numbers only: every replica must
-  /// do it.
+  /// Sets the numbers to zero. Inside run() it resets this replica's numbers only: every replica
+  /// must call it.
   void reset() const;
 
  protected:
@@ -53,7 +52,7 @@ class Metric {
   Metric(const Metric&) = default;
   Metric& operator=(const Metric&) = default;
 
-  /// Adds float64 numbers of the metric's shape.
+  /// Adds float64 numbers in the metric's shape.
   void add(const at::Tensor& numbers) const;
 
   std::string who() const;  ///< "metrics::Mean 'loss'", for errors
@@ -84,7 +83,7 @@ class Mean final : public WeightedMean {
  public:
   using WeightedMean::WeightedMean;
 
-  /// Real numbers or truth values of any shape.
+  /// Takes real numbers or booleans of any shape.
   void update(const at::Tensor& values,
               const std::optional<at::Tensor>& weights = std::nullopt) const;
   void update(double value, double weight = 1) const;
@@ -99,7 +98,7 @@ class Sum final : public Metric {
   explicit Sum(const std::string& name) : Metric(name, {1}) {}
   Sum(const Strategy& strategy, const std::string& name) : Metric(strategy, name, {1}) {}
 
-  /// Real numbers or truth values of any shape.
+  /// Takes real numbers or booleans of any shape.
   void update(const at::Tensor& values,
               const std::optional<at::Tensor>& weights = std::nullopt) const;
   void update(double value) const;
@@ -109,13 +108,13 @@ class Sum final : public Metric {
   double compute(const at::Tensor& totals) const override;
 };
 
-/// How often the class with the greatest score is the label; of equal scores the first.
+/// How often the class with the greatest score is the label; of equal scores the first wins.
 class Accuracy final : public WeightedMean {
  public:
   using WeightedMean::WeightedMean;
 
   /// `scores` are logits or probabilities [..., classes], `labels` integers [...]. A label
-  /// that is no class is never met.
+  /// that is not a class never matches.
   void update(const at::Tensor& scores, const at::Tensor& labels,
               const std::optional<at::Tensor>& weights = std::nullopt) const;
 
@@ -123,7 +122,7 @@ class Accuracy final : public WeightedMean {
   const char* kind() const override { return "Accuracy"; }
 };
 
-/// How often a score above the threshold goes with a label other than 0.
+/// How often "the score is above the threshold" agrees with "the label is not 0".
 class BinaryAccuracy final : public WeightedMean {
  public:
   explicit BinaryAccuracy(const std::string& name, double threshold = 0.5)
@@ -131,7 +130,7 @@ class BinaryAccuracy final : public WeightedMean {
   BinaryAccuracy(const Strategy& strategy, const std::string& name, double threshold = 0.5)
       : WeightedMean(strategy, name), threshold_(threshold) {}
 
-  /// Of equal shapes.
+  /// Shapes must be equal.
   void update(const at::Tensor& scores, const at::Tensor& labels,
               const std::optional<at::Tensor>& weights = std::nullopt) const;
 
@@ -141,14 +140,14 @@ class BinaryAccuracy final : public WeightedMean {
   double threshold_;
 };
 
-/// How often less than k classes have a greater score than the label's, which must be finite.
+/// How often fewer than k classes have a greater score than the label's, which must be finite.
 class TopKAccuracy final : public WeightedMean {
  public:
   /// Throws kInvalidArgument unless k is positive.
   explicit TopKAccuracy(const std::string& name, int64_t k = 5);
   TopKAccuracy(const Strategy& strategy, const std::string& name, int64_t k = 5);
 
-  /// As Accuracy::update.
+  /// See Accuracy::update.
   void update(const at::Tensor& scores, const at::Tensor& labels,
               const std::optional<at::Tensor>& weights = std::nullopt) const;
 
@@ -163,7 +162,7 @@ class MeanSquaredError final : public WeightedMean {
  public:
   using WeightedMean::WeightedMean;
 
-  /// Of equal shapes.
+  /// Shapes must be equal.
   void update(const at::Tensor& predictions, const at::Tensor& targets,
               const std::optional<at::Tensor>& weights = std::nullopt) const;
 
@@ -181,22 +180,22 @@ struct AucOptions {
   int64_t num_thresholds = 200;
   Curve curve = Curve::kRoc;
 
-  /// Instead of num_thresholds: those between the two at the ends, each in [0, 1].
+  /// Used instead of num_thresholds: the inner thresholds, each in [0, 1].
   std::vector<double> thresholds = {};
 
   /// Whether predictions are logits.
   bool from_logits = false;
 };
 
-/// The area under a curve, approximated by thresholds as tf.keras.metrics.AUC does. Without
-/// examples of both kinds it is 0.
+/// The area under a curve, approximated by thresholds as tf.keras.metrics.AUC does. Unless
+/// there are examples of both kinds it is 0.
 class Auc final : public Metric {
  public:
   /// Throws kInvalidArgument for bad options.
   explicit Auc(const std::string& name, const AucOptions& options = {});
   Auc(const Strategy& strategy, const std::string& name, const AucOptions& options = {});
 
-  /// Of equal shapes. Predictions lie in [0, 1] unless they are logits; labels other than 0
+  /// Shapes must be equal. Predictions lie in [0, 1] unless they are logits; labels other than 0
   /// are positive.
   void update(const at::Tensor& predictions, const at::Tensor& labels,
               const std::optional<at::Tensor>& weights = std::nullopt) const;

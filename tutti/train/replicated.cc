@@ -17,8 +17,8 @@
 namespace tutti::internal {
 namespace {
 
-// The state of LibTorch's default generator, on the CPU: modules draw their first values there,
-// wherever they are moved afterwards.
+// The state of LibTorch's default generator, on the CPU: modules draw their initial values there,
+// whatever device they are moved to afterwards.
 class DefaultGenerator {
  public:
   DefaultGenerator() : generator_(current_cpu_generator()) {}
@@ -36,7 +36,7 @@ class DefaultGenerator {
   at::Generator generator_;
 };
 
-// Puts the generator's state back in its destructor.
+// Restores the generator's state in its destructor.
 class KeepRandomNumbers {
  public:
   KeepRandomNumbers() : state_(generator_.state()) {}
@@ -61,14 +61,14 @@ ModulePtr checked(const char* who, ModulePtr module) {
   if (module != nullptr) return module;
   throw Error(ErrorCode::kInvalidArgument,
               message(who,
-                      ": the module is empty. A holder that was made by = nullptr has no "
+                      ": the module is empty. A holder initialised with nullptr has no "
                       "module yet; make one first."));
 }
 
 [[noreturn]] void refuse_to_clone(const torch::nn::Module& module, const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument,
               message("adopt: LibTorch cannot clone ", type_of(module), ": ", why,
-                      " Give adopt() a factory as third argument: adopt(strategy, module, [] { "
+                      " Give adopt() a factory as the third argument: adopt(strategy, module, [] { "
                       "return Net(...); })."));
 }
 
@@ -79,7 +79,7 @@ ModulePtr clone(const torch::nn::Module& module) {
   } catch (const c10::Error& error) {
     refuse_to_clone(module, error.what_without_backtrace());
   }
-  // A class that inherits clone() from its base becomes that base.
+  // A class that inherits clone() from its base is cloned into that base.
   const auto copies = copy->named_modules();
   for (const auto& each : module.named_modules()) {
     const ModulePtr* const same = copies.find(each.key());
@@ -120,7 +120,7 @@ std::vector<ModulePtr> make_copies(const char* who, const Strategy& strategy,
   copies.push_back(checked(who, make()));
   const KeepRandomNumbers after_one;
   while (copies.size() < count(strategy)) {
-    generator.set_state(before);  // so that also what is not registered is equal
+    generator.set_state(before);  // so that unregistered values are equal too
     copies.push_back(checked(who, make()));
   }
   return copies;
@@ -130,7 +130,7 @@ std::vector<ModulePtr> clone_copies(const Strategy& strategy, const ModulePtr& m
   check_can_replicate("adopt", strategy);
   std::vector<ModulePtr> copies = {checked("adopt", module)};
   if (count(strategy) == 1) return copies;
-  const KeepRandomNumbers keep;  // clone() makes random first values and overwrites them
+  const KeepRandomNumbers keep;  // clone() draws random initial values and overwrites them
   while (copies.size() < count(strategy)) {
     copies.push_back(clone(*module));
     tie_as(*module, *copies.back());

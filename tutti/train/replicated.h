@@ -2,10 +2,10 @@
 //
 // Modules on many replicas: replicate<Net>(strategy, args...) makes one copy of a module for each
 // replica, adopt(strategy, module) does so for an existing one. Inside Strategy::run `model->` is
-// the copy of the calling replica. Any torch::nn::Module will do.
+// the copy of the calling replica. Any torch::nn::Module works.
 //
-// Copies begin equal. Parameters stay equal as long as an optimizer of this library, or equal
-// gradients, update them. Buffers (the statistics of BatchNorm) come to differ within a step; after
+// Copies are equal at first. Parameters stay equal as long as an optimizer of this library, or
+// equal gradients, update them. Buffers (the statistics of BatchNorm) diverge within a step; after
 // each optimizer step, and by synchronize_buffers(), floating-point buffers become their mean over
 // all replicas and others take the value of replica 0.
 
@@ -75,7 +75,7 @@ class TypedModules final : public ReplicatedModules {
   std::vector<Impl*> typed_;
 };
 
-// The end of each way to make a Replicated<M>.
+// The last step of every function that makes a Replicated<M>.
 template <class M>
 Replicated<M> replicated(const char* who, const Strategy& strategy, std::vector<ModulePtr> copies,
                          const char* remedy) {
@@ -86,8 +86,8 @@ Replicated<M> replicated(const char* who, const Strategy& strategy, std::vector<
 
 }  // namespace internal
 
-/// A handle, cheap to copy; all handles mean the same modules. `M` is a module class (NetImpl) or
-/// its holder (Net). Thread-safe as far as the modules are: each replica uses its own copy.
+/// A handle, cheap to copy; all copies refer to the same modules. `M` is a module class (NetImpl)
+/// or its holder (Net). Thread-safe as far as the modules are: each replica uses its own copy.
 template <class M>
 class Replicated {
  public:
@@ -96,7 +96,7 @@ class Replicated {
   explicit Replicated(const std::shared_ptr<internal::TypedModules<Impl>>& modules)
       : modules_(modules), typed_(modules->typed()) {}
 
-  /// The holder and the module class it holds name the same thing.
+  /// Replicated<Net> and Replicated<NetImpl> convert to each other: they hold the same modules.
   template <class Other>
     requires(!std::same_as<Other, M> && std::same_as<typename Replicated<Other>::Impl, Impl>)
   Replicated(const Replicated<Other>& other)  // NOLINT(google-explicit-constructor)
@@ -107,13 +107,13 @@ class Replicated {
   Impl* operator->() const { return typed_[current("Replicated::operator->")]; }
   Impl& operator*() const { return *typed_[current("Replicated::operator*")]; }
 
-  /// forward() of the calling replica's copy.
+  /// Calls forward() of the calling replica's copy.
   template <class... A>
   decltype(auto) operator()(A&&... args) const {
     return typed_[current("Replicated::operator()")]->forward(std::forward<A>(args)...);
   }
 
-  /// The copy of replica 0, for reading between runs. What is written to it reaches the others by
+  /// The copy of replica 0, for reading between runs. Changes to it reach the others by
   /// copy_from_primary(). Throws kFailedPrecondition inside a replica.
   Impl& primary() const {
     modules_->check_outside_of_replicas("Replicated::primary", "Use the model's -> there.");
@@ -146,7 +146,7 @@ class Replicated {
     modules_->for_each_replica(call);
   }
 
-  /// Training mode of all copies. Throws kFailedPrecondition inside a replica.
+  /// Sets the training mode of all copies. Throws kFailedPrecondition inside a replica.
   void train(bool on = true) const {
     modules_->check_outside_of_replicas("Replicated::train",
                                         "Call it between runs: it is for all copies.");
@@ -155,7 +155,7 @@ class Replicated {
   void eval() const { train(false); }
   bool is_training() const { return typed_[0]->is_training(); }
 
-  /// Parameters and buffers of all copies in another floating-point type. Throws
+  /// Converts parameters and buffers of all copies to another floating-point type. Throws
   /// kFailedPrecondition inside a replica.
   void to(at::ScalarType dtype) const {
     modules_->check_outside_of_replicas("Replicated::to",
@@ -163,8 +163,8 @@ class Replicated {
     modules_->to(dtype);
   }
 
-  /// The parameter of every copy; value() of the result is the calling replica's. They share the
-  /// memory of the modules. Throws kNotFound.
+  /// The parameter of every copy; value() of the result is the calling replica's. The result
+  /// shares the memory of the modules. Throws kNotFound.
   Mirrored<at::Tensor> parameter(std::string_view name) const {
     const size_t i = modules_->parameter_index(name);
     return Mirrored<at::Tensor>(
@@ -185,8 +185,8 @@ class Replicated {
         collect([&](size_t r) -> const at::Tensor& { return modules_->buffer(r, i); }));
   }
 
-  /// Brings the buffers of all copies into agreement, see above. An optimizer of this library does
-  /// so at each step. Throws kFailedPrecondition inside a replica.
+  /// Makes the buffers of all copies equal, see above. An optimizer of this library does so at each
+  /// step. Throws kFailedPrecondition inside a replica.
   void synchronize_buffers() const {
     modules_->check_outside_of_replicas("Replicated::synchronize_buffers", "Call it between runs.");
     modules_->synchronize_buffers(0, 1);
@@ -215,7 +215,7 @@ class Replicated {
 };
 
 /// A module for each replica, made by M's constructor from the same arguments. The constructor is
-/// called once for each local replica, on this thread; LibTorch's random numbers go on as after
+/// called once for each local replica, on this thread; LibTorch's random numbers continue as after
 /// one call. M need not be Cloneable. Throws kFailedPrecondition inside a replica.
 template <internal::ModuleType M, class... A>
 Replicated<M> replicate(const Strategy& strategy, const A&... args) {
@@ -228,7 +228,7 @@ Replicated<M> replicate(const Strategy& strategy, const A&... args) {
         "replicate", strategy, internal::make_copies("replicate", strategy, make),
         "An argument of replicate() holds a tensor or module, or the constructor keeps one in a "
         "static variable: make it inside the constructor, or give replicate() a factory that "
-        "makes everything anew.");
+        "makes everything from scratch.");
   }
 }
 
@@ -260,12 +260,12 @@ auto adopt(const Strategy& strategy, const Module& module) {
     return internal::replicated<typename internal::module_impl<Module>::type>(
         "adopt", strategy, internal::clone_copies(strategy, internal::module_ptr(module)),
         "clone() of the module does not copy it. Register it in reset(), or give adopt() a "
-        "factory as third argument.");
+        "factory as the third argument.");
   }
 }
 
 /// The same for modules that cannot be cloned: factory() makes the copies of the other replicas,
-/// which get the values and flags of `module`.
+/// which take on the values and flags of `module`.
 template <class Module, std::invocable F>
 auto adopt(const Strategy& strategy, const Module& module, const F& factory) {
   using Made = typename internal::module_impl<std::decay_t<std::invoke_result_t<const F&>>>::type;

@@ -62,12 +62,12 @@ void check_same_outline(const char* who, const char* kind, size_t replica,
   size_t i = 0;
   while (i < expected.size() && i < found.size() && expected[i] == found[i]) ++i;
   const auto line = [i](const std::vector<std::string>& lines) {
-    return i < lines.size() ? lines[i] : std::string("no more");
+    return i < lines.size() ? lines[i] : std::string("missing");
   };
   throw Error(ErrorCode::kInvalidArgument,
               message(who, ": the modules of replicas 0 and ", replica, " differ: ", kind, " ", i,
                       " is ", line(expected), " on replica 0 and ", line(found), " on replica ",
-                      replica, ". All copies must be made in the same way."));
+                      replica, ". All copies must be constructed in the same way."));
 }
 
 const void* memory_of(const at::Tensor& tensor) {
@@ -127,7 +127,7 @@ void ReplicatedModules::list_tensors(const char* who) {
     const NamedTensors other_buffers = copies_[r]->named_buffers();
     check_same_outline(who, "parameter", r, parameters, others);
     check_same_outline(who, "buffer", r, buffers, other_buffers);
-    std::vector<std::string> names;  // as those of the first, by the check
+    std::vector<std::string> names;  // equal to those of the first, by the check
     list_once(others, names, parameters_[r]);
     list_once(other_buffers, names, buffers_[r]);
   }
@@ -143,7 +143,7 @@ void ReplicatedModules::check_no_shared_memory(const char* who, const char* reme
       if (is_new || at->second == r) return;
       throw Error(ErrorCode::kInvalidArgument,
                   message(who, ": the modules of replicas ", at->second, " and ", r,
-                          copies_[at->second] == copies_[r] ? " are one object; they" : "",
+                          copies_[at->second] == copies_[r] ? " are the same object; they" : "",
                           " share the memory of ", kind, " '", name, "'. ", remedy));
     };
     for (size_t i = 0; i < parameter_names_.size(); ++i) {
@@ -216,7 +216,7 @@ void ReplicatedModules::claim(const std::vector<size_t>& parameters, const void*
     throw Error(ErrorCode::kFailedPrecondition,
                 message("DistributedOptimizer: the parameter '", parameter_names_[i],
                         "' belongs to another optimizer, and two would each add the gradients of "
-                        "all replicas. Destroy the first one before, or give them different "
+                        "all replicas. Destroy the first optimizer, or give the two different "
                         "parameters."));
   }
   for (const size_t i : parameters) owners_[i] = owner;
@@ -236,7 +236,7 @@ bool all_on_host(std::span<const at::Tensor> tensors) {
   });
 }
 
-// A module may resize its buffers to the rows it got.
+// A module may resize its buffers to the rows it receives.
 bool same_form(std::span<const at::Tensor> tensors) {
   return std::all_of(tensors.begin() + 1, tensors.end(), [&](const at::Tensor& each) {
     return each.sizes() == tensors[0].sizes() && each.scalar_type() == tensors[0].scalar_type();
@@ -265,7 +265,7 @@ void take_mean(std::span<at::Tensor> tensors, bool on_host) {
 
 void bring_into_agreement(std::vector<at::Tensor>& tensors) {
   const bool on_host = all_on_host(tensors);
-  // Equal values are left alone: the mean of seven equal numbers may be another number.
+  // Equal values are left alone: the mean of seven equal numbers may differ from them.
   if (tensors[0].numel() == 0 || !same_form(tensors) || all_equal(tensors, on_host)) return;
   if (tensors[0].is_floating_point() || tensors[0].is_complex()) {
     take_mean(tensors, on_host);
@@ -302,7 +302,7 @@ void ReplicatedModules::synchronize_buffers(size_t member, size_t members) const
 
 namespace {
 
-// Before the bytes of a packed buffer.
+// Precedes the bytes of a packed buffer.
 struct PackedHead {
   uint64_t bytes = 0;
   uint64_t form = 0;  // the same for the same shape and dtype
@@ -332,10 +332,10 @@ void ReplicatedModules::pack_buffers(std::vector<std::byte>& bytes) const {
   }
 }
 
-// All replicas of all workers are looked at together, so that the rule is the same.
+// All replicas of all workers are examined together, so that the same rule applies to all.
 void ReplicatedModules::take_buffers(const std::vector<std::span<const std::byte>>& workers) const {
   const at::NoGradGuard no_grad;
-  // Of each buffer, on each replica; a module may have resized it to the rows it got.
+  // One entry per buffer and replica; a module may have resized it to the rows it received.
   std::vector<std::vector<std::span<const std::byte>>> values(buffer_names_.size());
   std::vector<bool> alike(buffer_names_.size(), true);
   for (std::span<const std::byte> rest : workers) {

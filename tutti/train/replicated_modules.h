@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One module for each replica of this process, without its C++ type: what optimizers and files
-// work on. Programs use Replicated (replicated.h), the handle that knows the type.
+// One module for each replica of this process, without its C++ type, for optimizers and
+// checkpoints. Programs use Replicated (replicated.h), the handle that knows the type.
 
 #pragma once
 
@@ -23,15 +23,15 @@
 
 namespace tutti {
 
-/// Shared by all handles of one replicated module. Reading is thread-safe; what changes all
-/// copies needs cross-replica context, or a thread that is in no scope.
+/// Shared by all handles of one replicated module. Reading is thread-safe; functions that change
+/// all copies need cross-replica context, or a thread that is not in any scope.
 class ReplicatedModules : private internal::ErrorExplainer {
  public:
   using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
   /// Checks that the copies have the same parameters and buffers and share no memory, moves each
-  /// to its replica's device, and gives all the values of the first. `who` is the public function,
-  /// for messages; `remedy` is a sentence for copies that share memory.
+  /// to its replica's device, and copies the values of the first to all. `who` is the public
+  /// function, for messages; `remedy` is a sentence for copies that share memory.
   ReplicatedModules(const char* who, Strategy strategy, std::vector<ModulePtr> copies,
                     const char* remedy);
   ReplicatedModules(const ReplicatedModules&) = delete;
@@ -61,8 +61,8 @@ class ReplicatedModules : private internal::ErrorExplainer {
     return *copies_[current_replica(who, site)];
   }
 
-  /// In the order of registration. A tied weight is listed once, under its first name; frozen
-  /// parameters are listed too.
+  /// Names are in the order of registration. A tied weight is listed once, under its first name;
+  /// frozen parameters are listed too.
   const std::vector<std::string>& parameter_names() const { return parameter_names_; }
 
   /// The leaf tensor that the module uses.
@@ -73,11 +73,11 @@ class ReplicatedModules : private internal::ErrorExplainer {
   const std::vector<std::string>& buffer_names() const { return buffer_names_; }
   at::Tensor& buffer(size_t local_replica, size_t i) const { return buffers_[local_replica][i]; }
 
-  /// The position of a name. Throws kNotFound, with the names there are.
+  /// The position of a name. Throws kNotFound, which lists the names there are.
   size_t parameter_index(std::string_view name) const;
   size_t buffer_index(std::string_view name) const;
 
-  /// Brings buffers that differ between replicas into agreement: floating-point and complex ones
+  /// Makes buffers equal that differ between replicas: floating-point and complex ones
   /// become their mean over all replicas, by the canonical tree, others take the value of replica
   /// 0. Buffers that are equal keep their bits.
   ///
@@ -98,10 +98,10 @@ class ReplicatedModules : private internal::ErrorExplainer {
 
   void to(at::ScalarType dtype);
 
-  /// How often to() was called.
+  /// How many times to() was called.
   uint64_t conversions() const { return conversions_; }
 
-  /// For optimizers: a parameter belongs to one at a time. Throws kFailedPrecondition.
+  /// Claims parameters for an optimizer: each belongs to one at a time. Throws kFailedPrecondition.
   void claim(const std::vector<size_t>& parameters, const void* owner);
   void release(const void* owner);
 
@@ -109,7 +109,7 @@ class ReplicatedModules : private internal::ErrorExplainer {
   void check_outside_of_replicas(const char* who, const char* instead) const;
 
  private:
-  /// Names the layers that an error about too few rows may come from.
+  /// Names the layers that may have thrown an error about too few rows.
   std::string explain(const ReplicaContext& context, const std::string& error) const override;
 
   size_t replica_outside_of_run(const char* who, CallSite site) const;
@@ -124,7 +124,7 @@ class ReplicatedModules : private internal::ErrorExplainer {
   std::vector<ModulePtr> copies_;
   std::vector<std::string> parameter_names_;
   std::vector<std::string> buffer_names_;
-  // Handles to the tensors of the modules; what replaces a tensor's data (to, load) keeps them.
+  // Handles to the tensors of the modules; they survive to() and load(), which replace the data.
   mutable std::vector<std::vector<at::Tensor>> parameters_;
   mutable std::vector<std::vector<at::Tensor>> buffers_;
 };
@@ -137,14 +137,14 @@ using ModulePtr = ReplicatedModules::ModulePtr;
 void check_can_replicate(const char* who, const Strategy& strategy);
 
 /// make() once for each local replica, on this thread. Every call draws the same numbers from
-/// LibTorch's default generator, which ends as after one call.
+/// LibTorch's default generator, which is left as after one call.
 std::vector<ModulePtr> make_copies(const char* who, const Strategy& strategy,
                                    FunctionRef<ModulePtr()> make);
 
 /// The module itself for replica 0, clones of it for the others.
 std::vector<ModulePtr> clone_copies(const Strategy& strategy, const ModulePtr& module);
 
-/// The module itself for replica 0, make() for the others, which get its flags.
+/// The module itself for replica 0, make() for the others, which take on its flags.
 std::vector<ModulePtr> adopt_copies(const Strategy& strategy, const ModulePtr& module,
                                     FunctionRef<ModulePtr()> make);
 

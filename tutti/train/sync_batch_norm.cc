@@ -47,14 +47,14 @@ at::ScalarType computing_dtype(const at::Tensor& tensor) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
 
-// All dimensions but that of the channels.
+// Returns all dimensions except that of the channels.
 std::vector<int64_t> other_dims(const at::Tensor& input) {
   std::vector<int64_t> dims = {0};
   for (int64_t i = 2; i < input.dim(); ++i) dims.push_back(i);
   return dims;
 }
 
-// One number per channel, in the shape that broadcasts over the input.
+// Reshapes one number per channel so that it broadcasts over the input.
 at::Tensor spread(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = values.numel();
@@ -67,8 +67,8 @@ struct Statistics {
   double count = 0;
 };
 
-// Counts, means and squares of all replicas travel together; their combination does not cancel, as
-// the difference of a mean of squares and a squared mean would.
+// Counts, means and squares of all replicas are sent together; their combination does not cancel,
+// unlike the difference of a mean of squares and a squared mean.
 Statistics combine(ReplicaContext& context, const at::Tensor& input) {
   const int64_t channels = input.size(1);
   const int64_t count = channels == 0 ? 0 : input.numel() / channels;
@@ -156,11 +156,11 @@ at::Tensor normalize_together(ReplicaContext& context, Layer& layer, const at::T
   {
     const at::NoGradGuard no_grad;
     statistics = combine(context, input);
-    // One channel's numbers decide for all: every channel has as many.
+    // One channel decides for all: every channel has equally many values.
     if (statistics.count == 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   "SyncBatchNorm: all replicas together have one value for each channel, too few "
-                  "for statistics in training. Use a larger batch or drop the short last one "
+                  "for statistics in training. Use a larger batch or drop the short last batch "
                   "(drop_remainder).");
     }
     const double count = std::max(statistics.count, 1.0);
@@ -172,7 +172,7 @@ at::Tensor normalize_together(ReplicaContext& context, Layer& layer, const at::T
     inverse_deviation = inverse_deviation.to(computing_dtype(input));
     statistics.mean = statistics.mean.to(computing_dtype(input));
   }
-  // An autograd function takes no undefined tensors.
+  // An autograd function does not accept undefined tensors.
   const bool affine = layer.weight.defined();
   return Normalize::apply(input, affine ? layer.weight : at::ones_like(statistics.mean),
                           affine ? layer.bias : at::zeros_like(statistics.mean), statistics.mean,
@@ -274,7 +274,7 @@ bool is_batch_norm(const Module& module) {
   });
 }
 
-// A class derived from BatchNorm does something of its own, which would be lost.
+// A class derived from BatchNorm adds its own behaviour, which would be lost.
 bool is_exactly_batch_norm(const Module& module) {
   return visit_kinds([&]<class Old, class New>(std::type_identity<Old>, std::type_identity<New>) {
     return typeid(module) == typeid(Old);
@@ -336,7 +336,7 @@ class Converter {
     });
   }
 
-  // Containers have a list of their own beside the registered children.
+  // Containers keep their own list besides the registered children.
   template <class New>
   static void replace_in_container(Module& container, const ModulePtr& layer,
                                    const std::shared_ptr<New>& sync) {

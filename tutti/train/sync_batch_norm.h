@@ -17,14 +17,14 @@
 namespace tutti {
 namespace nn {
 
-/// Options, parameters and buffers as those of torch::nn::BatchNorm, so that files of one can be
+/// Has the options, parameters and buffers of torch::nn::BatchNorm, so that files of one can be
 /// loaded into the other.
 ///
 /// In training, inside Strategy::run with several replicas, forward() and backward() are meeting
-/// points: every replica must call them, a replica without rows too. The running statistics become
+/// points: every replica must call them, even one without rows. The running statistics become
 /// equal on all replicas. Elsewhere, and in evaluation, it is a BatchNorm. Gradients of gradients
-/// (create_graph) are kUnimplemented over several replicas. As any module, for one thread at a
-/// time.
+/// (create_graph) are kUnimplemented over several replicas. Like any module, it is for one thread
+/// at a time.
 template <size_t D, class Derived>
 class SyncBatchNormImplBase
     : public torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions> {
@@ -39,7 +39,7 @@ class SyncBatchNormImplBase
 
   void pretty_print(std::ostream& stream) const override;
 
-  /// Takes the tensors and the mode of a layer with the same options.
+  /// Takes over the tensors and the mode of a layer with the same options.
   template <class Layer>
   void take_over(const Layer& layer);
 
@@ -47,7 +47,7 @@ class SyncBatchNormImplBase
   void _check_input_dim(const at::Tensor& input) override;  // NOLINT: LibTorch's name
 };
 
-// Each has a forward() of its own: AnyModule::get(), and with it Sequential::at(), asks for that.
+// Each declares forward() itself: AnyModule::get(), and with it Sequential::at(), requires that.
 class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
  public:
   using SyncBatchNormImplBase::SyncBatchNormImplBase;
@@ -71,12 +71,12 @@ TORCH_MODULE(SyncBatchNorm3d);
 }  // namespace nn
 
 /// Replaces every BatchNorm in `module` that lies in a Sequential, ModuleList or ModuleDict, at any
-/// depth, by a SyncBatchNorm with the same tensors. Returns how many it has replaced. Call it
+/// depth, by a SyncBatchNorm with the same tensors. Returns how many it replaced. Call it
 /// before the module is replicated, in the factory or on the module to adopt.
 ///
 /// A BatchNorm that is a member of a C++ class cannot be replaced: its type is fixed where it is
-/// declared. Throws kInvalidArgument that names those layers, and then changes nothing; declare
-/// them as tutti::nn::SyncBatchNorm there.
+/// declared. For such layers it throws kInvalidArgument, which names them, and changes nothing;
+/// declare them as tutti::nn::SyncBatchNorm instead.
 int convert_sync_batch_norm(torch::nn::Module& module);
 
 template <class Contained>

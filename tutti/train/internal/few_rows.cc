@@ -62,7 +62,7 @@ std::string list_layers(const Module& module, bool (*refuses)(const Module&)) {
 }  // namespace
 
 std::string explain_few_rows(const Module& module, int replica, const std::string& error) {
-  // As LibTorch says it; a text that another version changes costs the explanation, no more.
+  // LibTorch's wording; if a version changes it, only the explanation is lost.
   if (contains_any(error, {"Expected more than 1 value per channel"})) {
     const std::string layers = list_layers(module, refuses_one_row);
     if (layers.empty()) return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers of torch::nn that refuse 0 rows or 1 row in training, as the last batch of an epoch may
-// leave a replica with. docs/guide/training-loop.md has the table.
+// Layers of torch::nn that refuse 0 rows or 1 row in training, which the last batch of an epoch may
+// give a replica. docs/guide/training-loop.md has the table.
 
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace tutti::internal {
 
-/// What to add to an error of LibTorch that such a layer of `module` may have thrown on this
-/// replica: the layers, and what to do. Empty for any other error.
+/// Returns what to add to an error of LibTorch that such a layer of `module` may have thrown on
+/// this replica: the layers, and what to do. Empty for any other error.
 std::string explain_few_rows(const torch::nn::Module& module, int replica,
                              const std::string& error);
 

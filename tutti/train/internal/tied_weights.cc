@@ -43,7 +43,7 @@ at::Tensor* member_of_any(Module& module, const std::string& name) {
   return member;
 }
 
-// The C++ member behind a registered parameter of the layers whose weights are shared in practice.
+// Returns the C++ member behind a registered parameter, for layers that share weights in practice.
 at::Tensor* find_member(Module& module, const std::string& name) {
   using namespace torch::nn;  // NOLINT(google-build-using-namespace): the list below
   return member_of_any<LinearImpl, BilinearImpl, EmbeddingImpl, EmbeddingBagImpl, Conv1dImpl,
@@ -56,10 +56,11 @@ std::string join(const std::string& path, const std::string& name) {
 }
 
 [[noreturn]] void refuse(const std::string& name, const std::string& why) {
-  throw Error(ErrorCode::kInvalidArgument,
-              message("adopt: '", name, "' ", why,
-                      ", which LibTorch's clone() does not copy. Give adopt() a factory as third "
-                      "argument, which makes the module as it was made."));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      message("adopt: '", name, "' ", why,
+              ", which LibTorch's clone() does not copy. Give adopt() a factory as the third "
+              "argument, which makes the module as the first one was made."));
 }
 
 Names first_names(const torch::OrderedDict<std::string, at::Tensor>& tensors) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights that layers share. LibTorch's clone() gives every layer a weight of its own; here they
-// are tied again.
+// Weights that layers share. LibTorch's clone() gives every layer its own weight; this ties them
+// again.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tutti::internal {
 
-/// Ties the weights of `clone` as those of `original` are. Throws kInvalidArgument for a tie that
+/// Ties the weights of `clone` like those of `original`. Throws kInvalidArgument for a tie that
 /// only the module's own constructor can make.
 void tie_as(const torch::nn::Module& original, torch::nn::Module& clone);
 

@@ -16,7 +16,7 @@ at::Tensor broadcast_weights(std::string_view who, const at::Tensor& weights, st
   if (!numbers) {
     throw Error(ErrorCode::kInvalidArgument,
                 message(who, ": the weights are ", describe(weights),
-                        ", but they must be a dense tensor of numbers or truth values."));
+                        ", but they must be a dense tensor of numbers or booleans."));
   }
   if (!at::is_expandable_to(weights.sizes(), values.sizes())) {
     throw Error(ErrorCode::kInvalidArgument,
