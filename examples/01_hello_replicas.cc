@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small network is fitted to a curve by two replicas that share every batch,
-// and compared with plain LibTorch on the whole batches.
+// Two replicas that share every batch fit a small network to a curve; the result
+// is compared with plain LibTorch on whole batches.
 //
 // Shows: one network per replica, run(), all_reduce_ of gradients, reduce(); and
-// what Tutti promises: the mathematics of one device, and bits that depend on
-// the replicas alone, not on how many of them run at the same time.
+// what Tutti promises: the mathematics of one device, and bits that depend only
+// on the replicas, not on how many of them run at the same time.
 //
 // Run:  make demo
 // Expected last line: OK: the same mathematics, and the same bits\.
@@ -26,7 +26,7 @@ constexpr int kEpochs = 40;
 constexpr double kLearningRate = 0.05;
 
 torch::nn::Sequential make_net() {
-  torch::manual_seed(7);  // the same start values for every copy
+  torch::manual_seed(7);  // the same initial values for every copy
   torch::nn::Sequential net(torch::nn::Linear(1, 32), torch::nn::Tanh(), torch::nn::Linear(32, 32),
                             torch::nn::Tanh(), torch::nn::Linear(32, 1));
   net->to(torch::kFloat64);

@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
     loss.reset();
     for (auto& batch : batches) {
       strategy.run(
-          [&](at::Tensor x, at::Tensor y) {  // on every replica at once, with its own rows
+          [&](at::Tensor x, at::Tensor y) {  // on all replicas at once, each with its own rows
             at::Tensor errors = (model->forward(x) - y).square();
             optimizer.minimize(tutti::average_loss(errors));
             loss.update(errors);

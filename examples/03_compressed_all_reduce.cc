@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A CrossDeviceOps of your own: gradients are exchanged as float16. Trains a small
-// network to read noisy digits with and without it and compares the two.
+// A custom CrossDeviceOps: gradients are exchanged as float16. Trains a small
+// network to read noisy digits with and without it, and compares the two.
 //
 // Run:  build/release/bin/03_compressed_all_reduce
 // Expected last line: 50 % of the bytes, accuracy (9[89]|100) % instead of (9[89]|100) %
@@ -22,7 +22,7 @@ namespace {
 
 // [snippet ops]
 // Rounds float32 and float64 to float16 before they leave a device, and adds by the canonical
-// tree, which keeps the sum of float16 in float32 and rounds it once.
+// tree, which keeps sums of float16 in float32 and rounds once.
 class CompressedAllReduce final : public tutti::CrossDeviceOps {
  public:
   int64_t bytes() const { return bytes_; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A custom loop with everything it needs: a shuffled dataset that is split over the replicas,
-// losses that are reduced, metrics, and an evaluation on digits that were not trained on.
+// A complete custom loop: a shuffled dataset that is split over the replicas, reduced losses,
+// metrics, and an evaluation on digits that were not used in training.
 //
 // Run:  build/release/bin/06_custom_loop --devices=CPU:0,CPU:1,CPU:2
 // Expected last line: every one of 1003 digits was counted once
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   tutti::set_logical_cpu_devices(3);
   tutti::Strategy strategy = tutti::make_strategy(argc, argv);
 
-  // 1003 is no multiple of the batch, nor is a batch one of three replicas: nothing is left out.
+  // 1003 is not a multiple of 64, nor 64 of three replicas, and yet no digit is left out.
   const Digits train = make_digits(4000, 1);
   const Digits test = make_digits(1003, 2);
   // [snippet input]

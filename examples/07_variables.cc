@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// State of your own beside the model: a step counter and the moving average of the weights are
-// variables, a count of rows is one that is combined when it is read, and merge_call lets all
-// replicas do something once for all of them: here, write the average.
+// State besides the model: a step counter and the moving average of the weights are variables, a
+// count of rows is a variable that is combined when it is read, and merge_call runs a function
+// once for all replicas: here, it writes the average.
 //
 // Run:  build/release/bin/07_variables --devices=CPU:0,CPU:1
 // Expected last line: 200 steps, 6400 rows; the average is nearer to \[1 2 3 4\] than the weights
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   });
   // [/snippet]
 
-  // y = x [1 2 3 4] + noise: with a constant learning rate the weights never come to rest.
+  // y = x [1 2 3 4] + noise: with a constant learning rate the weights never settle.
   const at::Tensor truth = torch::tensor({{1.F, 2.F, 3.F, 4.F}});
   const at::Tensor x = torch::randn({6400, 4});
   const at::Tensor y = x.matmul(truth.t()) + 2 * torch::randn({6400, 1});
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     });
   };
   // [/snippet]
-  double path = 0;  // how far the weights are off, on average over the last 100 steps
+  double path = 0;  // the error of the weights, averaged over the last 100 steps
   double average_path = 0;
   const auto distance = [&](const at::Tensor& w) { return (w - truth).norm().item<double>(); };
   int64_t number = 0;

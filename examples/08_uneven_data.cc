@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data that do not divide: batches of 10 rows for four replicas, and a last batch of 3 rows that
-// leaves one replica with nothing. With average_loss() and SyncBatchNorm the parameters are those
-// of one device that sees whole batches, to 12 digits; with the mean of each replica's mean, the
-// usual mistake, they are not.
+// Data that does not divide evenly: batches of 10 rows for four replicas, and a last batch of 3
+// rows that leaves one replica with nothing. With average_loss() and SyncBatchNorm the parameters
+// equal those of one device that sees whole batches, to 12 digits; with the mean of the replicas'
+// means, the usual mistake, they do not.
 //
 // Run:  build/release/bin/08_uneven_data
 // Expected last line: OK: uneven replicas do not change the result
@@ -76,7 +76,7 @@ std::vector<at::Tensor> train(const Data& data, int replicas, bool exact) {
       // [snippet step]
       strategy.run(
           [&](const at::Tensor& x, const at::Tensor& y, const at::Tensor& weights) {
-            at::Tensor errors = (model->forward(x) - y).square();  // perhaps of 0 rows
+            at::Tensor errors = (model->forward(x) - y).square();  // possibly of 0 rows
             at::Tensor loss = tutti::average_loss(errors, weights);
             if (!exact) {  // wrong: a replica with one row counts as much as one with three
               const auto sum = weights.sum().clamp_min(1e-9);
@@ -104,7 +104,7 @@ double difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
 
 int main() {
   tutti::set_logical_cpu_devices(4);
-  torch::set_num_threads(1);  // the tensors are too small for more
+  torch::set_num_threads(1);  // the tensors are too small for more threads
   torch::manual_seed(1);
   const Data data;
   const auto one = train_on_one_device(data);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Large batches on small memory: four small batches for each update, products in bfloat16,
-// gradients that travel as bfloat16, and a GradScaler that leaves out steps that overflow, on
-// all replicas alike. Compared with float32 and whole batches.
+// gradients sent as bfloat16, and a GradScaler that skips steps that overflow, on all replicas.
+// The result is compared with float32 and whole batches.
 //
 // Run:  build/release/bin/09_accumulate_mixed_precision --devices=CPU:0,CPU:1
 // Expected last line: OK: (9[6-9]|100) % in bfloat16, (9[6-9]|100) % in float32
@@ -53,7 +53,7 @@ Result train_mixed(const tutti::Strategy& strategy) {
     int number = 0;
     for (auto& batch : batches) {
       ++number;
-      // A value that is too large, on replica 0 only: no replica may use this step.
+      // A value on replica 0 alone is too large: no replica may use this step.
       const bool bad = epoch == 1 && number == 10;
       // [snippet step]
       auto outcomes = strategy.run(
@@ -78,7 +78,7 @@ Result train_mixed(const tutti::Strategy& strategy) {
           batch);
       // [/snippet]
       for (const tutti::StepResult& each : outcomes) {
-        TORCH_CHECK(each.updated == outcomes[0].updated, "replicas decided differently");
+        TORCH_CHECK(each.updated == outcomes[0].updated, "replicas disagree on whether to update");
       }
       result.updates += outcomes[0].updated ? 1 : 0;
       result.overflows += outcomes[0].non_finite ? 1 : 0;
@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
   std::printf("float32:  %d updates by batches of 128, accuracy %.1f %%\n", plain.updates,
               100 * plain.accuracy);
   std::printf(
-      "bfloat16: %d updates by 4 batches of 32, accuracy %.1f %%; %d left out, scale now %.0f\n",
+      "bfloat16: %d updates by 4 batches of 32, accuracy %.1f %%; %d skipped, scale now %.0f\n",
       mixed.updates, 100 * mixed.accuracy, mixed.overflows, mixed.scale);
   const bool right = plain.accuracy > 0.96 && mixed.accuracy > 0.96 && mixed.overflows == 1 &&
                      mixed.updates == plain.updates - 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One program under two strategies: MirroredStrategy keeps a copy of the parameters for each
-// replica, CentralStorageStrategy one for all. The parameters come out with the same bits.
+// replica, CentralStorageStrategy one for all. Both end with the same bits in the parameters.
 //
 // Run:  build/release/bin/10_central_storage
 // Expected last line: the same bits, with one copy of the parameters instead of four
@@ -26,7 +26,7 @@ struct Result {
 };
 
 // [snippet program]
-Result train(const tutti::Strategy& strategy) {  // knows nothing of the kind of strategy
+Result train(const tutti::Strategy& strategy) {  // does not depend on the kind of strategy
   const Digits digits = make_digits(2000, 1);
   auto batches = strategy.distribute_dataset(
       tutti::data::from_tensor_slices(std::tuple(digits.images, digits.labels)).batch(100));

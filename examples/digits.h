@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small data set that needs no download: ten digits of 5 x 3 points, each somewhere in an image
+// A small dataset that needs no download: ten digits of 5 x 3 points, each somewhere in an image
 // of 6 x 4, with noise. The same seed gives the same digits.
 
 #pragma once

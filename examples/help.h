@@ -9,7 +9,7 @@
 
 #include <tutti/program/make_strategy.h>
 
-/// Whether the program was called with --help. It has printed the text then.
+/// Returns whether the program was called with --help; if so, prints the help text.
 inline bool printed_help(int argc, char** argv, const char* what) {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--help") != 0) continue;

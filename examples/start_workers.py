@@ -3,8 +3,8 @@
 """start_workers.py <number of workers> <program> [arguments]: a cluster on this machine.
 
 Starts the program once for each worker, with TF_CONFIG set as a cluster manager would set it.
-Lines that workers print get their number in front, except those of worker 0. When a worker fails,
-the others learn it from the library and end by themselves; whoever does not within ten seconds is
+Lines that workers print are prefixed with their number, except those of worker 0. When a worker
+fails, the others detect it through the library and exit; those that do not within ten seconds are
 killed. Ctrl-C and SIGTERM end all workers. The exit status is that of the first worker that failed.
 """
 import json
