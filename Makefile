@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Front door for people and CI; the build itself is CMake (see CMakePresets.json). A fresh Debian 12
-# machine needs only make: `make demo` and `make test` install the rest.
+# Entry point for developers and CI; the build itself is CMake (see CMakePresets.json). A fresh
+# Debian 12 machine needs only make: `make demo` and `make test` install the rest.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -22,7 +22,7 @@ ifneq ($(origin BUILD),command line)
 BUILD := build
 endif
 
-# Only OpenBLAS, which Debian's LibTorch uses, reads it: it does not know current CPUs by itself.
+# Only OpenBLAS, which Debian's LibTorch uses, reads it: it does not recognise current CPUs.
 ifndef OPENBLAS_CORETYPE
 openblas_core := $(shell tools/openblas_core.sh)
 ifneq ($(openblas_core),)
@@ -30,7 +30,7 @@ export OPENBLAS_CORETYPE := $(openblas_core)
 endif
 endif
 
-# Another LibTorch gets its own build trees, since CMake remembers where it found the first one.
+# Each LibTorch gets its own build trees, since CMake caches where it found the first one.
 torch_folder := $(if $(filter-out debian,$(TORCH)),$(shell realpath -m '$(TORCH)'))
 torch_id := $(if $(torch_folder),-torch$(shell cksum <<<'$(torch_folder)' | cut -d' ' -f1),$(TORCH:%=-%))
 release := $(BUILD)/release$(torch_id)
@@ -63,7 +63,7 @@ test: $(release)/build.ninja
 	$(call say,Running all tests)
 	$(call ctest,$(release))
 
-## test-under-load: run the tests beside busy loops: all 3 times, those of many processes 20 times
+## test-under-load: run the tests beside busy loops: all 3 times, multi-process tests 20 times
 .PHONY: test-under-load
 test-under-load: $(release)/build.ninja
 	$(call build,$(release))
@@ -108,18 +108,18 @@ fuzz: install-fuzz-deps $(BUILD)/fuzz$(torch_id)/build.ninja
 	$(call build,$(BUILD)/fuzz$(torch_id),$(addsuffix _fuzz,$(FORMAT)))
 	@for format in $(FORMAT); do \
 	  mkdir -p $(BUILD)/fuzz$(torch_id)/corpus/$$format $(BUILD)/fuzz$(torch_id)/found; \
-	  echo "== Fuzzing $$format for $(FUZZ_SECONDS) s; what crashes is kept in $(BUILD)/fuzz$(torch_id)/found"; \
+	  echo "== Fuzzing $$format for $(FUZZ_SECONDS) s; inputs that crash are kept in $(BUILD)/fuzz$(torch_id)/found"; \
 	  $(BUILD)/fuzz$(torch_id)/bin/$${format}_fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -print_final_stats=1 \
 	    -artifact_prefix=$(BUILD)/fuzz$(torch_id)/found/$$format- $(BUILD)/fuzz$(torch_id)/corpus/$$format \
 	    tests/fuzz/corpus/$$format; done
 
-## mutants: make subtle mistakes one at a time in a copy, and see that the tests notice (takes long)
+## mutants: plant subtle mistakes in a copy, one at a time; check that tests detect them (slow)
 .PHONY: mutants
 mutants: install-deps
 	@tools/mutants.py --scratch $(BUILD)/mutants$(torch_id) --jobs "$$(tools/jobs.sh)" \
 	  --define 'TUTTI_TORCH=$(or $(torch_folder),$(TORCH))' $(if $(ONLY),--only $(ONLY))
 
-## analyze: clang-tidy and Clang's thread-safety analysis of every source (takes long)
+## analyze: run clang-tidy and Clang's thread-safety analysis on every source (slow)
 .PHONY: analyze
 analyze: install-lint-deps $(BUILD)/analyze$(torch_id)/build.ninja
 	@tools/tidy.sh --all --tree $(BUILD)/analyze$(torch_id)
@@ -145,8 +145,8 @@ consumer: $(release)/build.ninja
 install-deps:
 	@tools/install_deps.sh
 
-# What was not there when the build was configured is looked for again.
-## install-bench-deps: install what the benchmarks compare with: Gloo, OpenMPI, MPICH, PyTorch
+# Packages that were missing when the build was configured are searched for again.
+## install-bench-deps: install the peers that benchmarks compare with: Gloo, OpenMPI, MPICH, PyTorch
 .PHONY: install-bench-deps
 install-bench-deps:
 	@tools/install_deps.sh --bench
@@ -165,7 +165,7 @@ install-fuzz-deps:
 clean:
 	rm -rf '$(BUILD)'
 
-# After the first time Ninja itself sees when CMake has to run again.
+# After the first time, Ninja itself detects when CMake has to run again.
 $(BUILD)/%/build.ninja: CMakePresets.json | install-deps
 	$(call say,Configuring: $(BUILD)/$*)
 	@mkdir -p $(BUILD)

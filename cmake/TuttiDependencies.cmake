@@ -3,7 +3,7 @@
 # Third-party packages. Any version of LibTorch is accepted, and the few differences between versions are
 # guarded in the sources.
 
-# A project that adds this one as a subdirectory links these targets too.
+# A project that adds this one as a subdirectory also links these targets.
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 
 find_package(Threads REQUIRED)
@@ -12,17 +12,17 @@ find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(TuttiGrpc REQUIRED)
 
-# The pinned LibTorch, if it was fetched.
+# Use the pinned LibTorch if it was fetched.
 set(fetched "")
 if(TUTTI_TORCH STREQUAL "")
   execute_process(COMMAND "${CMAKE_CURRENT_LIST_DIR}/../tools/get_libtorch.py" --cached
     OUTPUT_VARIABLE fetched OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 
-# CMake remembers what it has found. A build tree that is to have another LibTorch looks again.
+# CMake caches what it has found. A build tree that is given a different LibTorch searches again.
 set(wanted "${TUTTI_TORCH}|${fetched}")
 if(DEFINED Torch_DIR AND NOT "${TUTTI_TORCH_LOOKED_FOR}" STREQUAL wanted)
-  message(STATUS "LibTorch is looked for again, instead of that in ${Torch_DIR}")
+  message(STATUS "Searching for LibTorch again, instead of using that in ${Torch_DIR}")
   foreach(name Torch_DIR Caffe2_DIR TORCH_LIBRARY C10_LIBRARY C10_CUDA_LIBRARY kineto_LIBRARY)
     unset(${name} CACHE)
   endforeach()

@@ -21,8 +21,8 @@ install(FILES "${PROJECT_BINARY_DIR}/tuttiConfig.cmake"
   "${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake"
   "${CMAKE_CURRENT_LIST_DIR}/FindTuttiGrpc.cmake" DESTINATION "${package_dir}")
 
-# pkg-config knows nothing of LibTorch's CMake targets, so tutti.pc spells out what was found here.
-# Its prefix is relative to the file, which lets an installed tree be moved.
+# pkg-config does not know LibTorch's CMake targets, so tutti.pc spells out what was found here.
+# Its prefix is relative to the file, so that an installed tree can be moved.
 set(pc_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 file(RELATIVE_PATH pc_prefix "/prefix/${pc_dir}" "/prefix")
 if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
@@ -35,7 +35,7 @@ list(TRANSFORM TORCH_INCLUDE_DIRS PREPEND "-I" OUTPUT_VARIABLE torch_cflags)
 list(JOIN torch_cflags " " torch_cflags)
 set(torch_cflags "${TORCH_CXX_FLAGS} ${torch_cflags}")
 set(torch_libs "-ltorch_cpu -lc10")
-if(TORCH_LIBRARY MATCHES "libtorch\\.so$")  # what Tutti itself fetches has none
+if(TORCH_LIBRARY MATCHES "libtorch\\.so$")  # the one that Tutti fetches has none
   string(PREPEND torch_libs "-ltorch ")
 endif()
 string(PREPEND torch_libs "-L${torch_lib_dir} ")

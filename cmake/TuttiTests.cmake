@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # tutti_tests():       one GoogleTest executable out of globbed test files, and its ctest entries.
-# tutti_test_flags():  the flags of a target of tests; fewer than those of the library.
-# tutti_torch_headers(): a target of tests or an example reads LibTorch's headers precompiled.
-# tutti_test_setup():  what every ctest entry has: a label, a timeout, sanitizer options.
+# tutti_test_flags():  sets the flags of a target of tests, fewer than those of the library.
+# tutti_torch_headers(): makes a target of tests or an example use precompiled LibTorch headers.
+# tutti_test_setup():  sets what every ctest entry has: a label, a timeout, sanitizer options.
 
 set(TUTTI_TIMEOUT_FACTOR 1)
 set(TUTTI_TEST_ENVIRONMENT "")
 if(Torch_VERSION VERSION_LESS 2)  # Debian's
-  # Its oneDNN 2.6 dies of its own AMX instructions (docs/guide/training-loop.md), and its OpenBLAS
-  # takes current CPUs for old ones (docs/environment.md).
+  # Its oneDNN 2.6 crashes on its own AMX instructions (docs/guide/training-loop.md), and its
+  # OpenBLAS mistakes current CPUs for old ones (docs/environment.md).
   list(APPEND TUTTI_TEST_ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)
   execute_process(COMMAND "${PROJECT_SOURCE_DIR}/tools/openblas_core.sh"
     OUTPUT_VARIABLE TUTTI_OPENBLAS_CORE OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -22,7 +22,7 @@ if(TUTTI_SANITIZE)
 endif()
 if(TUTTI_SANITIZE MATCHES "thread")
   # LibTorch is not instrumented. No suppression names it: that would also hide our own races inside
-  # its hooks. Those for gRPC concern code of its headers alone.
+  # its hooks. The suppressions for gRPC cover only code in its headers.
   list(APPEND TUTTI_TEST_ENVIRONMENT
     "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/sanitizer/tsan_grpc.txt")
 elseif(TUTTI_SANITIZE MATCHES "undefined")
@@ -35,7 +35,7 @@ function(tutti_test_setup name label seconds)
     LABELS "${label}" TIMEOUT ${timeout} ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 endfunction()
 
-# Tests are not optimised: compiling them would take longer than running them as they are.
+# Tests are not optimised: that would take longer than it saves when they run.
 function(tutti_test_flags target)
   if(TUTTI_SANITIZE)
     target_compile_options(${target} PRIVATE -g0)
@@ -44,8 +44,8 @@ function(tutti_test_flags target)
   endif()
 endfunction()
 
-# For targets that have the flags of tests. Reading the headers takes 12 seconds of each source, and
-# a file of 650 MB instead; so this is for builds of everything only.
+# For targets that have the flags of tests. Each source spends 12 seconds on the headers; the
+# precompiled file takes 650 MB, so this pays only in builds of everything.
 function(tutti_torch_headers target)
   if(NOT TUTTI_UNITY STREQUAL "ALL" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     return()
@@ -67,12 +67,12 @@ endfunction()
 #             [SANITIZERS_WITHOUT <filters>...] [SANITIZERS_WITHOUT_FILES <globs>...]
 #             [TSAN_WITHOUT <filters>...] [TSAN_WITHOUT_FILES <globs>...])
 #
-# LAYERS are all that the tests link, in place of the whole library: tests of what needs no LibTorch.
+# LAYERS are linked in place of the whole library, for tests of layers that do not need LibTorch.
 # A program that links LibTorch takes more than half a second to start, so an executable is one
 # ctest entry. Sanitizers leave out tests of many processes and of whole models, and the thread
-# sanitizer what has nothing to show it: cases with one thread.
-# In unity mode the files are compiled in so many batches: every batch reads the headers, but a large
-# one needs memory and may keep the other cores waiting.
+# sanitizer also leaves out cases with one thread.
+# BATCHES is the number of sources in unity mode: every batch reads the headers, but a large batch
+# needs memory and may keep the other cores waiting.
 function(tutti_tests name)
   cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT" "FILES;LAYERS;SANITIZERS_WITHOUT;SANITIZERS_WITHOUT_FILES;TSAN_WITHOUT;TSAN_WITHOUT_FILES" ${ARGN})
   if(NOT arg_LABEL)
@@ -127,6 +127,6 @@ function(tutti_tests name)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${filter})
   tutti_test_setup(${name} ${arg_LABEL} ${arg_TIMEOUT})
-  # Replicas are threads: two test programs at once would only disturb each other.
+  # Replicas are threads: two concurrent test programs would only disturb each other.
   set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
 endfunction()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_compile_fail.py <compile_commands.json> <like> <source>...: no source must compile.
 
-The compiler gets them as one file, each in a namespace of its own, with the flags of the file
+The compiler gets them as one file, each in its own namespace, with the flags of the file
 <like>. Every `// EXPECT-ERROR: text` line of a source must be found in what the compiler prints
 about that source, and `// EXPECT-FIRST-ERROR: text` in the first error about it.
 """
@@ -15,12 +15,12 @@ import sys
 import tempfile
 
 INCLUDE = re.compile(r"^\s*#\s*include .*$", re.MULTILINE)
-# What the compiler prints before an error or a note: how it got there.
+# Lines that the compiler prints before an error or a note: its context.
 BEFORE = re.compile(r"^In file included from |^\s+from |: In |: At global scope:|:   (recursively )?required ")
 
 
 def compile_command(database: str, like: str) -> tuple[list[str], str]:
-    """The command that checks the syntax of a source appended to it, and where to run it."""
+    """Returns the command that checks the syntax of a source appended to it, and its folder."""
     with open(database, encoding="utf-8") as file:
         entry = next(e for e in json.load(file) if e["file"].endswith("/" + like))
     words = shlex.split(entry["command"])
@@ -32,7 +32,7 @@ def compile_command(database: str, like: str) -> tuple[list[str], str]:
 
 
 def one_source(texts: dict[str, str]) -> str:
-    """All sources in one: their includes first, lines and names as in their own files."""
+    """Joins all sources: their includes first, with lines and names as in their own files."""
     includes = sorted({line for text in texts.values() for line in INCLUDE.findall(text)})
     parts = [
         f'namespace compile_fail_{i} {{\n#line 1 "{source}"\n{INCLUDE.sub("", text)}\n}}\n'
@@ -42,7 +42,7 @@ def one_source(texts: dict[str, str]) -> str:
 
 
 def errors_of(output: str) -> list[str]:
-    """Each error that the compiler printed, with how it got there and the notes that follow."""
+    """Returns each error that the compiler printed, with its context and the notes that follow."""
     errors: list[str] = []
     before = ""
     for line in output.splitlines(keepends=True):
@@ -68,7 +68,7 @@ def main() -> int:
         with open(source, encoding="utf-8") as file:
             texts[source] = file.read()
     command, directory = compile_command(database, like)
-    plain = {**os.environ, "LC_ALL": "C"}  # ASCII quotes in what the compiler says
+    plain = {**os.environ, "LC_ALL": "C"}  # ASCII quotes in the compiler's messages
     with tempfile.NamedTemporaryFile("w", suffix=".cc", encoding="utf-8") as file:
         file.write(one_source(texts))
         file.flush()

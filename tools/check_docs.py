@@ -28,7 +28,7 @@ FENCE = re.compile(r"^```(cpp|c\+\+|cc|C\+\+|diff)\b")
 
 
 def snippet(path: str, name: str) -> str:
-    """The text of a snippet without its common indentation; raises ValueError if there is none."""
+    """Returns a snippet without its common indentation; raises ValueError if there is none."""
     if not path.startswith(("examples/", "tests/docs/")):
         raise ValueError(f"{path} is neither in examples/ nor in tests/docs/")
     if not (ROOT / path).is_file():
@@ -46,7 +46,7 @@ def snippet(path: str, name: str) -> str:
 
 
 def difference(old: str, old_name: str, new: str, new_name: str) -> str:
-    """The changed lines between two snippets with two lines around them, without line numbers."""
+    """Returns the diff of two snippets with two lines of context, without line numbers."""
     texts = [snippet(old, old_name).splitlines(), snippet(new, new_name).splitlines()]
     lines = list(difflib.unified_diff(*texts, old, new, n=2, lineterm=""))
     return "\n".join("@@" if line.startswith("@@") else line.rstrip() for line in lines)

@@ -4,7 +4,7 @@
 # check_install.sh <build tree>: builds and installs by the commands of README.md, but with the
 # LibTorch of the tree and into a scratch folder. Then builds and runs tests/install against it in
 # each way a user may: find_package, pkg-config, add_subdirectory. An installed Tutti must find its
-# LibTorch without being told.
+# LibTorch by itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ tree=$1
 work=$(realpath -m "$tree")-consumer
 prefix=$work/prefix
 cached() { sed -n "s/^$2:[A-Z]*=//p" "$1/CMakeCache.txt"; }
-# How well the consumer is compiled shows nothing here, so it is compiled quickly.
+# The consumer's speed does not matter here, so it is compiled quickly.
 options=(-G Ninja -Wno-dev -DCMAKE_BUILD_TYPE=RelWithDebInfo
   "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -DNDEBUG" "-DCMAKE_PREFIX_PATH=$prefix")
 if command -v ccache >/dev/null; then
@@ -46,11 +46,12 @@ expect_same_torch() {
 rm -rf "$work"
 mkdir -p "$work"
 
-# The tree lies as deep as the other, so that ccache knows its files; its name is the other's.
+# The tree is at the same depth as the other, so that ccache recognises its files; only the name
+# has a suffix.
 fresh=$(realpath -m "$tree")-readme
 rm -rf "$fresh"
 commands=$(awk '/^With an installed tree:/ {found = 1} found && /^cmake / {print} found && /^```$/ {exit}' README.md)
-[[ $(wc -l <<<"$commands") -eq 3 ]] || { echo "consumer: README.md has no three commands to install." && exit 1; }
+[[ $(wc -l <<<"$commands") -eq 3 ]] || { echo "consumer: README.md does not have three install commands." && exit 1; }
 commands=${commands/--preset release/--preset release -B build\/release -DTUTTI_TORCH=$(cached "$tree" TUTTI_TORCH)}
 commands=${commands//build\/release/$fresh}
 while read -ra words; do quietly "${words[@]}"; done <<<"${commands//\/opt\/tutti/$prefix}"
@@ -71,7 +72,7 @@ with_pkg_config() {
   expect_ok pkg-config "$work/with_pkg_config"
 }
 
-# Each of the two has one file to compile, so they go side by side if there are cores for both.
+# Each of the two compiles one file, so they run in parallel if there are cores for both.
 with_find_package &
 [[ $(tools/jobs.sh) -gt 1 ]] || wait $!
 with_pkg_config

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks who includes whom. The table below is the architecture; docs/architecture.md explains it."""
+"""Checks which folder includes which. docs/architecture.md explains the table below."""
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The rooms of tutti/, by level. A room includes rooms of strictly lower levels only, and of those
-# the ones that its line names.
+# The folders of tutti/, by level. A folder includes only folders of strictly lower levels, and only
+# those that its line names.
 LEVELS = [
     {"base": set()},
     {
@@ -46,7 +46,7 @@ THIRD_PARTY_CC = {room: set() if room in WITHOUT_TORCH else TORCH | {"torch"} fo
     "program": TORCH | {"nlohmann"},
 }
 
-# They cost 7 and 17 seconds in every file that sees them.
+# They cost 7 and 17 seconds in every file that includes them.
 HEAVY = {"torch/torch.h", "ATen/ATen.h"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -77,7 +77,7 @@ def check_library_file(path: Path, text: str) -> list[str]:
 
 
 def installed_headers() -> set[str]:
-    """Paths from tutti/ on, as the rooms' CMakeLists.txt list them under HEADERS."""
+    """Paths from tutti/ on, as the folders' CMakeLists.txt list them under HEADERS."""
     headers = set()
     for path in sorted((ROOT / "tutti").glob("*/CMakeLists.txt")):
         text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def installed_headers() -> set[str]:
 INSTALLED = installed_headers()
 
 
-# Headers that users may include beside tutti.h: what one needs to write a backend, or to call other
+# Headers that users may include besides tutti.h: those for writing a backend or calling other
 # processes.
 EXTENSION_POINTS = [
     "group/connect.h",
@@ -101,7 +101,7 @@ EXTENSION_POINTS = [
 
 
 def check_installed() -> list[str]:
-    """Installed headers are those that tutti.h and the extension points reach, and no others."""
+    """Checks that exactly the headers that tutti.h and the extension points reach are installed."""
     reached: set[str] = set()
     waiting = ["tutti/tutti.h"] + [f"tutti/{name}" for name in EXTENSION_POINTS]
     while waiting:
@@ -134,7 +134,7 @@ def check_own_include(folder: str | None, quote: str, name: str) -> list[str]:
 
 
 def check_program(path: Path, text: str) -> list[str]:
-    """Commands, examples and benchmarks are written as a user's program: public headers only."""
+    """Checks that commands, examples and benchmarks include only public headers, as users do."""
     return [
         f"{name} is private to the library"
         for _, name in INCLUDE.findall(text)
@@ -143,7 +143,7 @@ def check_program(path: Path, text: str) -> list[str]:
 
 
 def check_levels() -> list[str]:
-    """The table itself: whoever is seen stands on a lower level."""
+    """Checks the table itself: a folder may only name folders of lower levels."""
     errors = []
     below: set[str] = set()
     for level in LEVELS:

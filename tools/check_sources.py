@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LICENCE = "// SPDX-License-Identifier: Apache-2.0"
 REASON = "// Long because"
 
-# Folders of tests/ whose sources are built by name or by a glob of their own.
+# Folders of tests/ whose sources are built by name or by their own glob.
 OTHER_TEST_FOLDERS = {"support", "compile_fail", "sanitizer", "install", "fuzz", "interop", "property",
                       "group"}
 
@@ -20,7 +20,7 @@ def cmake_words(folder: Path) -> set[str]:
 
 
 def check_library_lists() -> list[str]:
-    """Headers and sources of each layer equal the list in its CMakeLists.txt."""
+    """Checks that each layer's CMakeLists.txt lists exactly its headers and sources."""
     failures = []
     for folder in sorted(p for p in (ROOT / "tutti").iterdir() if p.is_dir()):
         if not (folder / "CMakeLists.txt").exists():
@@ -36,7 +36,7 @@ def check_library_lists() -> list[str]:
 
 
 def check_globs() -> list[str]:
-    """No test, example or benchmark lies where the globs do not look."""
+    """Checks that every test, example and benchmark lies where the globs find it."""
     globbed = {w.split("/")[0] for w in cmake_words(ROOT / "tests") if w.endswith("/*_test.cc")}
     failures = []
     for path in sorted((ROOT / "tests").rglob("*.cc")):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# format.sh [--check]: formats all C++ sources in place, or only says which are not formatted.
+# format.sh [--check]: formats all C++ sources in place, or only lists those not formatted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

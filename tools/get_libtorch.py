@@ -36,7 +36,7 @@ WHEEL_TAGS = ["--python-version=3.11", "--implementation=cp", "--abi=cp311"] + [
     f"--platform=manylinux{tag}_x86_64" for tag in ("_2_28", "_2_25", "_2_17", "2014")]
 LIBRARIES = {"libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libgfortran.so.5",
              "libcudart.so.13", "libcupti.so.13"}
-# Nothing in LibTorch's own headers needs these, and they would hide a program's own versions.
+# LibTorch's own headers do not need these, and they would hide a program's own versions.
 FOREIGN_HEADERS = ("google/", "pybind11/")
 DOWNLOAD_MB = 555
 PATIENCE_HOURS = 4
@@ -61,7 +61,7 @@ def cache_folder():
 
 
 def find_pip():
-    """The first Python that has pip: one that is first in the PATH may not see Debian's packages."""
+    """Returns the first Python with pip: the first in the PATH may not see Debian's packages."""
     for python in (sys.executable, "/usr/bin/python3"):
         if python and subprocess.run([python, "-m", "pip", "--version"], capture_output=True,
                                      check=False).returncode == 0:
@@ -81,7 +81,7 @@ def size_of(folder):
 
 
 class Progress:
-    """Says how much has arrived: on one line of a terminal, elsewhere every ten seconds."""
+    """Reports progress: on one line of a terminal, elsewhere every ten seconds."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -109,7 +109,7 @@ class Progress:
                   file=sys.stderr, flush=True)
 
 
-# A machine without the index would otherwise wait for it in every build.
+# Without this, a machine that cannot reach the index would wait for it in every build.
 def remember_failure(cache):
     (cache / "index-unreachable").touch()
 
@@ -136,7 +136,7 @@ def download(work):
     if result.returncode != 0:
         text = (result.stderr or result.stdout).strip()
         if "DO NOT MATCH THE HASHES" in text:
-            fail(f"the package index gave other files than those of {REQUIREMENTS.name}:\n{text}")
+            fail(f"the package index returned files not in {REQUIREMENTS.name}:\n{text}")
         if "No space left" in text:
             fail(f"the disk of {work} is full; {DOWNLOAD_MB + UNPACKED_MB} MB are needed.")
         if re.search(r"Retrying|Connection|Temporary failure|timed out|No matching distribution", text):
@@ -148,8 +148,8 @@ def download(work):
 
 
 def unpack(wheels, folder):
-    """Takes out headers and libraries, and adds a package file for CMake: the wheel's own one asks
-    for a CUDA toolkit."""
+    """Extracts headers and libraries, and adds a package file for CMake: the wheel's own requires a
+    CUDA toolkit."""
     (folder / "lib").mkdir(parents=True)
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -171,7 +171,7 @@ def unpack(wheels, folder):
 
 
 def refresh_package_files(folder):
-    """The folder outlives the sources that it was made by, so their package files are compared."""
+    """Compares package files, since the folder outlives the sources that made it."""
     for name in ("TorchConfig.cmake", "TorchConfigVersion.cmake"):
         text = (PACKAGE / name).read_text().replace("@VERSION@", VERSION)
         target = folder / "share/cmake/Torch" / name

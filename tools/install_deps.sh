@@ -5,9 +5,9 @@
 # LibTorch; --lint adds the packages of the formatter and the analysis, --fuzz those of the fuzzer,
 # --bench those that benchmarks compare with. Needs neither network nor root when nothing is missing.
 #
-# TORCH=debian takes Debian's LibTorch. LibTorch is left to you if TORCH, or a folder of
-# CMAKE_PREFIX_PATH, is an unpacked one. Debian's is also taken when Python's package index, where
-# the pinned one comes from, cannot be reached, or could not within the last hours.
+# TORCH=debian takes Debian's LibTorch. No LibTorch is installed if TORCH, or a folder of
+# CMAKE_PREFIX_PATH, is an unpacked one. Debian's is also taken when Python's package index, the
+# source of the pinned one, cannot be reached now or could not be within the last hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,7 +33,7 @@ has_own_torch() {
   return 1
 }
 
-# Without OpenBLAS Debian's LibTorch multiplies matrices by the reference BLAS, many times slower.
+# Without OpenBLAS, Debian's LibTorch multiplies matrices by the reference BLAS, many times slower.
 debian_torch=(libtorch-dev libopenblas0-pthread)
 fetch_torch=0
 if [[ ${TORCH:-} == debian ]]; then
@@ -64,9 +64,9 @@ install() {
   fi
   echo "install_deps: installing ${missing[*]}"
   [[ " ${missing[*]} " == *" libtorch-dev "* ]] &&
-    echo "install_deps: libtorch-dev with what it needs is a download of about 250 MB, 1 GB on disk."
+    echo "install_deps: libtorch-dev and its dependencies are a download of about 250 MB, 1 GB on disk."
   log=$(mktemp)
-  apt update >"$log" 2>&1 || true # A stale package list may still do; the next line decides.
+  apt update >"$log" 2>&1 || true # a stale package list may be good enough; see the next line
   if ! apt install --yes --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
     tail -n 15 "$log" >&2
     rm -f "$log"
@@ -77,7 +77,7 @@ install() {
 
 install "${packages[@]}"
 if [[ $fetch_torch -eq 1 ]]; then
-  # In a shell of its own: without pip there is still Debian's.
+  # Runs in a subshell: without pip, Debian's LibTorch is still an option.
   python3 -m pip --version >/dev/null 2>&1 || (install python3-pip) || true
   code=0
   tools/get_libtorch.py >/dev/null || code=$?
@@ -94,4 +94,4 @@ if [[ ${1:-} == --bench && ${TORCH:-} == debian ]]; then
 elif [[ ${1:-} == --bench && -z ${TORCH:-} ]]; then
   tools/get_libtorch.py --pytorch >/dev/null
 fi
-echo "install_deps: everything is there."
+echo "install_deps: everything is installed."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Prints how many compilers may run at once: one per usable core, each with 1.5 GB of memory.
+# Prints how many compilers may run in parallel: one per usable core, each with 1.5 GB of memory.
 set -euo pipefail
 
 jobs=$(nproc)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Would the tests notice? Makes each change of tests/mutants/changes.txt alone in a copy of the
+"""Would the tests detect it? Makes each change of tests/mutants/changes.txt alone in a copy of the
 sources, builds the test program that it names, and runs the tests that must fail with it. A change
 that survives is a gap in the tests: the exit status is 1, and the last lines name it."""
 import argparse
@@ -43,7 +43,7 @@ class Change:
 
 
 def read_list() -> tuple[list[Change], list[str]]:
-    """The changes, and what is wrong with the list itself."""
+    """Returns the changes, and what is wrong with the list itself."""
     changes: list[Change] = []
     problems: list[str] = []
     for number, line in enumerate(LIST.read_text(encoding="utf-8").splitlines(), 1):
@@ -95,7 +95,7 @@ def check(changes: list[Change]) -> list[str]:
 
 
 def run(command: list[str], seconds: float, log: Path) -> int | None:
-    """The exit code, or None if the time was not enough. None of its processes is left."""
+    """Returns the exit code, or None after a timeout. None of its processes is left."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
@@ -111,7 +111,7 @@ def run(command: list[str], seconds: float, log: Path) -> int | None:
 
 
 def copy_sources(to: Path) -> None:
-    """What git knows, as it is now. Equal files keep their times, and are not compiled again."""
+    """Copies what git does not ignore. Equal files keep their times and are not recompiled."""
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                             cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     wanted = {name for name in listed if name and (ROOT / name).is_file()}
@@ -148,7 +148,7 @@ class Runner:
         return run(command, self.arguments.test_seconds, self.logs / log)
 
     def passes_unchanged(self, change: Change) -> bool:
-        """A test that fails anyway, or of which there is none, proves nothing."""
+        """A test that fails anyway, or does not exist, proves nothing."""
         log = f"{change.name}.before.log"
         if self.test(change, log) != 0:
             return False
@@ -173,7 +173,7 @@ class Runner:
 
     def run_all(self, changes: list[Change]) -> int:
         started = time.monotonic()
-        # Before the first change, since a program keeps the last one until it is built again.
+        # Done before the first change, since a program keeps the last one until it is rebuilt.
         useless = {change.name for change in changes if not self.passes_unchanged(change)}
         results = []
         for number, change in enumerate(changes, 1):
@@ -232,7 +232,7 @@ def main() -> int:
         for change in changes:
             print(f"{change.name:40} {change.file} {change.target} {change.filter}")
         return 0
-    # So that what runs is ended first.
+    # Lets the running processes be ended first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scratch = arguments.scratch.resolve()
     tree, build = scratch / "source", scratch / "build"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # openblas_core.sh: prints the value of OPENBLAS_CORETYPE that fits this CPU, or nothing. Debian 12's
-# OpenBLAS does not know CPUs that are younger than itself and takes them for much older ones.
+# OpenBLAS does not recognise CPUs that are newer than itself and mistakes them for much older ones.
 set -euo pipefail
 
 flags=" $(sed -n '/^flags/{s/.*: //p;q}' /proc/cpuinfo 2>/dev/null || true) "

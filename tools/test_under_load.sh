@@ -3,7 +3,7 @@
 #
 # test_under_load.sh <build tree> [<times all>] [<times many>]: runs all tests of a built tree, and
 # those of many processes and failures more often, while two busy loops per core run beside them. A
-# test that fails here depends on time: mend it, do not give it a longer limit.
+# test that fails here depends on timing: fix it, do not raise its limit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

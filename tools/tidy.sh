@@ -3,8 +3,8 @@
 #
 # tidy.sh [--all] [--seconds N] [--tree FOLDER]: clang-tidy, with Clang's thread-safety warnings, on the sources that
 # changed since origin/main (on main itself: since the first commit), the latest change first. No
-# file is started after N seconds; those left out are listed. Needs `cmake --preset analyze`. Tests are
-# left to the compilers' warnings and the sanitizers: GoogleTest asks for names of its own.
+# file is started after N seconds; skipped files are listed. Needs `cmake --preset analyze`. Tests
+# are left to the compilers' warnings and the sanitizers: GoogleTest imposes its own names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

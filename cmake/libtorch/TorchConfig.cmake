@@ -22,7 +22,8 @@ if(NOT TARGET torch)
   endforeach()
   set_target_properties(torch_cpu PROPERTIES INTERFACE_LINK_LIBRARIES c10)
 
-  # Named as LibTorch's own target. libtorch.so, which has nothing but a dependency on its CUDA part, is left out.
+  # The name is that of LibTorch's own target. libtorch.so, which only depends on the CUDA part, is
+  # left out.
   add_library(torch INTERFACE IMPORTED)
   set_target_properties(torch PROPERTIES
     INTERFACE_COMPILE_OPTIONS "${TORCH_CXX_FLAGS}"
