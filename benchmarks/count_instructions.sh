@@ -3,9 +3,10 @@
 #
 # count_instructions.sh [--perf] [bench_training]: instructions of a training step on one replica
 # against those of the plain LibTorch loop. Each is counted for two numbers of steps, and the
-# difference divided, so that the start of the program does not count.
+# difference divided, so that the program's startup does not count.
 #
-# Counts with callgrind, which takes about 2 minutes for each of 8 runs; --perf asks the processor instead.
+# Counts with callgrind, which takes about 2 minutes for each of 8 runs; --perf uses the
+# processor's counters.
 set -euo pipefail
 shopt -s inherit_errexit  # a failure inside $(...) ends the script
 cd "$(dirname "$0")/.."

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which implementation of CrossDeviceOps suits CPU replicas? float32 sums by all_reduce_, in
-// place, 4 KB to 100 MB, 2 and 4 replicas. All variants use the same tensors, each with a strategy
-// of its own. NcclAllReduce is not among them: in host memory it hands over to HostAllReduce.
+// place, 4 KB to 100 MB, 2 and 4 replicas. All variants use the same tensors, each with its own
+// strategy. NcclAllReduce is not among them: in host memory it delegates to HostAllReduce.
 
 #include <sched.h>
 
@@ -27,7 +27,7 @@ struct Implementation {
   tutti::MirroredStrategy strategy;
 };
 
-// The first is ours, the default.
+// Returns all implementations; the first is ours, the default.
 std::vector<Implementation> make_implementations(int replicas) {
   std::vector<std::string> devices;
   for (int i = 0; i < replicas; ++i) devices.push_back("CPU:" + std::to_string(i));

@@ -44,7 +44,7 @@ using bench::Variant;
 constexpr int64_t kColumns = 100;
 constexpr int64_t kBatch = 256;
 
-// A variant of one epoch; epoch() returns a checksum, so that nothing is optimised away.
+// Makes a variant of one epoch; epoch() returns a checksum, so that nothing is optimised away.
 template <class Epoch>
 Variant variant(std::string name, Epoch epoch, bool is_limit = false) {
   return {std::move(name),
@@ -56,7 +56,7 @@ Variant variant(std::string name, Epoch epoch, bool is_limit = false) {
           is_limit};
 }
 
-// Not run: takes exactly this long.
+// This variant is not run: it takes exactly this long.
 Variant ideal(double seconds) {
   return {"ideal",
           [seconds](int64_t iterations) { return seconds * static_cast<double>(iterations); },
@@ -69,7 +69,7 @@ void check_equal(double found, double expected, const std::string& name) {
       name + ": wrong sum: " + std::to_string(found) + " instead of " + std::to_string(expected));
 }
 
-// Of the first column: cheap, but wrong when a record is missing or doubled.
+// Sums the first column: cheap, but wrong when a record is missing or duplicated.
 double first_column(const at::Tensor& batch) {
   const float* const values = batch.data_ptr<float>();
   double sum = 0;
@@ -151,7 +151,7 @@ void shuffled(Harness& harness, const bench::PythonPeer& python) {
 
 // ---- per-record functions
 
-// What the pipeline itself costs.
+// Measures the cost of the pipeline itself.
 at::Tensor nothing(const at::Tensor& record) { return record; }
 
 at::Tensor by_operators(const at::Tensor& record) { return record * 2 + 1; }
@@ -202,7 +202,7 @@ void per_record(Harness& harness, const std::string& name, at::Tensor (*fn)(cons
   harness.compare(name, variants);
 }
 
-// A record that is no tensor: LibTorch's examples must be tensors to be stacked.
+// A record that is not a tensor: LibTorch's examples must be tensors to be stacked.
 struct MadeNumbers : torch::data::Dataset<MadeNumbers, torch::data::TensorExample> {
   explicit MadeNumbers(size_t count) : count_(count) {}
   torch::data::TensorExample get(size_t index) override {
@@ -318,7 +318,7 @@ void tf_record(Harness& harness, int64_t records, size_t size) {
 
 constexpr std::chrono::microseconds kCall{100};
 
-// CPU time: being interrupted does not make the work less.
+// Counts CPU time, so that an interrupted thread does as much work.
 int64_t spin(int64_t value) {
   const auto spent = [] {
     timespec time{};
@@ -347,7 +347,7 @@ void parallel_map(Harness& harness, const std::string& name, int64_t (*fn)(int64
     for (const int64_t value : dataset) sum += static_cast<double>(value);
     return sum;
   };
-  // Threads that share a counter and hand nothing over: what this machine's clock and
+  // Threads that share a counter and pass nothing on show what this machine's clock and
   // scheduler leave of the ideal.
   const auto by_hand = [&] {
     std::atomic<int64_t> next{0};

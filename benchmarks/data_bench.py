@@ -18,7 +18,7 @@ BATCH = 256
 
 
 class Gathered(Dataset):
-    """All indices of a batch at once, the fastest way in Python."""
+    """Fetches all rows of a batch in one call, the fastest way in Python."""
 
     def __init__(self, records):
         self.records = records

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kMaxReplicas = 4;
 
-// The peer's kernel: every input read once, every output written once.
+// The peer's kernel: it reads every input once and writes every output once.
 template <int N>
 #if defined(__x86_64__) && !defined(__clang__)
 __attribute__((target("avx2"), optimize("O3")))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums of float32 over the processes of one machine, 4 B to 100 MB, 2 and 4 processes: ours against
-// c10d's Gloo, OpenMPI and MPICH, where they are installed. Every way has processes of its own, one
-// pinned to a core each; the ways take turns.
+// c10d's Gloo, OpenMPI and MPICH, where they are installed. Every peer has its own processes, each
+// pinned to a core; the peers take turns.
 //
 // bench_multi_process --rank <rank> <size> <socket> is one of our processes.
 
@@ -81,7 +81,7 @@ int run_rank(int rank, int size, const std::string& path) {
   return 0;
 }
 
-// ---- who takes part
+// ---- the peers
 
 std::unique_ptr<ProcessGroup> start_each(const std::string& name, int size,
                                          const std::vector<std::string>& program,
@@ -97,7 +97,7 @@ std::unique_ptr<ProcessGroup> start_each(const std::string& name, int size,
   return ProcessGroup::start(name, size, commands);
 }
 
-// Its ranks have several threads each, so it is measured "pinned" as all others and "free" as well.
+// Its ranks have several threads each, so it is measured both "pinned", as all others, and "free".
 std::unique_ptr<ProcessGroup> start_gloo(const std::string& name, const std::string& where,
                                          int size) {
   const std::string program = bench::program_beside("bench_rank_gloo");
@@ -148,7 +148,7 @@ std::vector<Peer> start_peers(int size) {
   return peers;
 }
 
-// ---- what is wanted
+// ---- targets
 
 double target(const std::string& peer, const std::string& kind, int size, int64_t bytes) {
   const bool gloo = peer == "gloo" || peer == "gloo_free";

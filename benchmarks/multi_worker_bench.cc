@@ -3,9 +3,9 @@
 // Many workers, in three groups of cases:
 //   namespaces: sums over two hosts (network namespaces), at 1 Gbit/s and without a limit: ours
 //               over gRPC against c10d's Gloo
-//   overlap:    training on these two hosts, with gradients that travel during backward or after it
+//   overlap:    training on these two hosts, with gradients sent during backward or after it
 //   training:   two worker processes of one machine against two replicas in one process
-// The processes of each way sleep while it is not their turn.
+// The processes of each variant sleep while it is not their turn.
 //
 // bench_multi_worker --sums <rank> <socket> is a rank of ours in `namespaces`,
 // bench_multi_worker --worker <rank> <address 0> <address 1> <full|smoke> <socket> a worker.
@@ -59,7 +59,7 @@ using Addresses = std::array<std::string, kWorkers>;
 
 // ---- a rank of `namespaces`
 
-// Connected as MultiWorkerMirroredStrategy connects workers on different machines.
+// Connects ranks as MultiWorkerMirroredStrategy connects workers on different machines.
 class GrpcSums final : public bench::RankWork {
  public:
   GrpcSums(int rank, const Addresses& addresses, bench::RankSocket& socket) : tree_(kWorkers, 1) {
@@ -114,8 +114,8 @@ int run_sums(int rank, const std::string& path) {
 
 // ---- a worker that trains
 
-// Of a replica's batch. Overlap shows most where computation takes as long as the network, so this
-// is chosen for the machine; workers find it in their environment.
+// The rows of a replica's batch. Overlap helps most where computation takes as long as the network,
+// so they are chosen for the machine; workers find it in their environment.
 constexpr char kRowsVariable[] = "TUTTI_BENCH_ROWS";
 constexpr int64_t kMostRows = 768;
 
@@ -124,8 +124,8 @@ int64_t overlap_rows() {
   return text != nullptr ? std::atoll(text) : kMostRows;
 }
 
-// 25 million parameters in many layers, so that gradients come all through backward, or in two, so
-// that most of backward is over when the first large one comes.
+// 25 million parameters in many layers, so that gradients arrive throughout backward, or in two, so
+// that most of backward is over when the first large one arrives.
 std::vector<Model> overlap_models(bool smoke) {
   if (smoke) {
     return {{"deep", bench::layers(std::vector<int64_t>(5, 128)), {4, 128}, 128},
@@ -152,18 +152,18 @@ std::string exactly(double value) {
   return text.data();
 }
 
-// Its kinds of work are steps of the model that was opened last: "<model>", and with the sums of
-// the gradients left to step(), or left out, "<model>:after" and "<model>:never".
+// Its kinds of work are steps of the model that was opened last: "<model>", "<model>:after", which
+// leaves the sums of the gradients to step(), and "<model>:never", which omits them.
 class TrainingTask final : public bench::RankTask {
  public:
   TrainingTask(int rank, const Addresses& addresses, bool smoke)
       : rank_(rank), smoke_(smoke), strategy_(join(rank, addresses)) {}
 
-  // Trains so many steps and answers the first loss and the last.
+  // Trains `count` steps and answers with the first and the last loss.
   std::string open(const std::string& kind, int64_t count) override {
     trainer_.reset();
     trainer_.emplace(strategy_, find_model(kind, smoke_), rank_);
-    // When gradients are summed must not change a bit.
+    // The time at which gradients are summed must not change a bit.
     struct Loop {
       Trainer& trainer;
       int64_t steps = 0;
@@ -207,7 +207,7 @@ int run_worker(int rank, const Addresses& addresses, bool smoke, const std::stri
   return 0;
 }
 
-// ---- who takes part
+// ---- the peers
 
 // "/proc/self/exe" would be the program that changes the namespace.
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
@@ -220,8 +220,8 @@ std::unique_ptr<ProcessGroup> start_sums(const TwoHosts& hosts) {
   return ProcessGroup::start("ours", kWorkers, commands);
 }
 
-// Where the threads of two ranks run is often bad luck if nobody says it, so Gloo is measured
-// "free" as ours is, and "pinned" to a core for each rank as well.
+// Unpinned threads of two ranks often end up on the same core, so Gloo is measured both "free", as
+// ours is, and "pinned" to a core for each rank.
 std::unique_ptr<ProcessGroup> start_gloo(const TwoHosts& hosts, const std::string& where) {
   const std::string program = bench::program_beside("bench_rank_gloo");
   if (program.empty()) return nullptr;
@@ -234,7 +234,7 @@ std::unique_ptr<ProcessGroup> start_gloo(const TwoHosts& hosts, const std::strin
   return ProcessGroup::start("gloo_" + where, kWorkers, commands);
 }
 
-// On two hosts, or without them on this machine.
+// Starts workers on two hosts or, without hosts, on this machine.
 std::unique_ptr<ProcessGroup> start_workers(const Addresses& addresses, bool smoke,
                                             const TwoHosts* hosts) {
   std::vector<ProcessGroup::Command> commands;
@@ -299,7 +299,7 @@ Variant in_one_process(Trainer& trainer, double target) {
   return variant;
 }
 
-// Opens the model in the workers, who must have the losses of one process, bit by bit.
+// Opens the model in the workers, whose losses must equal those of one process, bit by bit.
 void open_checked(ProcessGroup& workers, const Model& model, Trainer& trainer, int64_t steps) {
   const tutti::TorchThreadsScope torch_threads(1);
   const tutti::BlasThreadsScope blas_threads(1);
@@ -428,7 +428,7 @@ void training(Harness& harness) {
   }
 }
 
-// Cases that need hosts are left out without them.
+// Cases that need hosts are skipped if there are none.
 void cases_on_hosts(Harness& harness) {
   bool wanted = false;
   for (const Sums& each : sums_over_hosts(harness.smoke())) {
@@ -440,7 +440,7 @@ void cases_on_hosts(Harness& harness) {
   if (!wanted) return;
   const std::unique_ptr<TwoHosts> hosts = TwoHosts::make();
   if (hosts == nullptr) {
-    std::printf("the cases `namespaces` and `overlap` are left out\n");
+    std::printf("the cases `namespaces` and `overlap` are skipped\n");
     return;
   }
   compare_sums(harness, *hosts);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training steps on two replicas against two threads that never talk (the limit), Python's
+// Training steps on two replicas against two threads that never communicate (the limit), Python's
 // DistributedDataParallel (if it is installed) and one plain LibTorch loop; one replica against the
 // plain loop; the fused Adam against torch::optim. --instructions runs steps for a program that
 // counts instructions, see count_instructions.sh.
@@ -93,8 +93,8 @@ Variant steps(std::string name, Step step) {
           }};
 }
 
-// Two plain loops at once, on threads that wait between measurements. The time is from their common
-// start until both are done.
+// Runs two plain loops at once, on threads that wait between measurements. The time is from their
+// common start until both are done.
 class SilentThreads {
  public:
   explicit SilentThreads(std::array<Plain*, kReplicas> loops) {
@@ -169,7 +169,7 @@ void check_equal(const Losses& found, const Losses& expected, const std::string&
                      " and " + std::to_string(expected.last));
 }
 
-// All train on the same rows: ours and Python's two by two, the plain loop all at once.
+// All train on the same rows: ours and Python's on two replicas, the plain loop in one batch.
 void check_losses(const Model& model, const bench::PythonPeer& python) {
   const auto [x0, y0] = model.batch(0);
   const auto [x1, y1] = model.batch(1);
@@ -184,7 +184,7 @@ void check_losses(const Model& model, const bench::PythonPeer& python) {
     char* rest = nullptr;
     const long parameters = std::strtol(answer.c_str(), &rest, 10);
     Harness::check(parameters == plain.num_parameters(),
-                   model.name + ": the model in Python has another size");
+                   model.name + ": the model in Python has a different size");
     Losses theirs;
     theirs.first = std::strtod(rest, &rest);
     theirs.last = std::strtod(rest, &rest);
@@ -242,8 +242,8 @@ struct Tensors final : torch::nn::Module {
   std::vector<at::Tensor> all;
 };
 
-// Both take the step again and again with the same gradients; ours is given them anew each time,
-// because it refuses to use a sum twice.
+// Both repeat the step with the same gradients; ours is given them again each time, because it
+// refuses to use a sum twice.
 void fused_adam(Harness& harness) {
   const std::string name = "adam_100_tensors_of_64";
   if (!harness.wants(name)) return;

@@ -2,8 +2,8 @@
 #
 # Python's DistributedDataParallel on Gloo, 2 processes of one thread each, as a peer of
 # bench_training, which starts this script. It reads lines from its standard input:
-#   <case> <steps>        answered with the seconds of so many steps and the CPU seconds of both
-#                         processes; steps to warm up come before and do not count
+#   <case> <steps>        answered with the seconds of this many steps and the CPU seconds of both
+#                         processes; warm-up steps precede them and do not count
 #   check <case> <steps>  answered with the number of parameters and, from fresh parameters, the
 #                         loss of the first step and of the last
 # A case that ends in _plain is the same without DistributedDataParallel. Models, first values and
@@ -62,7 +62,7 @@ CASES = {
 
 
 def numbers(count, seed):
-    """From -1 to 1, the same in Python and in C++."""
+    """Returns values from -1 to 1, the same in Python and in C++."""
     values = torch.arange(count, dtype=torch.float64).add_(1000.0 * seed).mul_(12.9898).sin_()
     values.mul_(43758.5453)
     return values.sub_(values.floor()).mul_(2).sub_(1).float()
@@ -77,7 +77,7 @@ def fill(model):
 
 
 class Worker:
-    """What one of the processes does; all get the same commands in the same order."""
+    """Runs one of the processes; all get the same commands in the same order."""
 
     def __init__(self, rank, port):
         self.rank = rank

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gloo_rank <rank> <size> <pinned|free> <address> <file of the store> <socket>: a rank of c10d's
-// process group Gloo at an address of its own, with its defaults, for bench_multi_process and
+// process group Gloo at its own address, with its defaults, for bench_multi_process and
 // bench_multi_worker.
 
 #include <cstdlib>

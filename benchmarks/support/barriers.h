@@ -14,7 +14,7 @@
 
 namespace bench {
 
-/// Spins; gives the core away at once when there are more parties than cores.
+/// Spins; yields the core immediately when there are more parties than cores.
 class SpinBarrier {
  public:
   void wait(int parties) {
@@ -41,7 +41,7 @@ class SpinBarrier {
   alignas(64) std::atomic<int> phase_{0};
 };
 
-/// Mutex and condition variable.
+/// Uses a mutex and a condition variable.
 class CondBarrier {
  public:
   void wait(int parties) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts through a local socket, each with its length before it.
+// Sends texts through a local socket, each prefixed with its length.
 
 #pragma once
 
@@ -35,7 +35,7 @@ inline bool receive_bytes(int socket, void* bytes, size_t size) {
   return true;
 }
 
-/// False when the other end is gone.
+/// Returns false when the other end is gone.
 inline bool send_frame(int socket, const std::string& text) {
   const auto size = static_cast<uint32_t>(text.size());
   return send_bytes(socket, &size, sizeof size) && send_bytes(socket, text.data(), text.size());

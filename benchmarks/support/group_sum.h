@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A sum over the ranks of a group as strategies make it, for benchmarks.
+// Sums over the ranks of a group as strategies do, for benchmarks.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// In place.
+/// Sums in place.
 inline void sum_over_group(tutti::WorkerGroup& group, const tutti::WorkerTree& tree, float* data,
                            int64_t count) {
   tutti::Lane& lane = group.lane(tutti::LaneKind::kGradients);

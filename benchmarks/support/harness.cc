@@ -26,12 +26,12 @@ namespace bench {
 namespace {
 
 constexpr int kRounds = 21;
-constexpr int kMaxRounds = 63;      // noisy machines get more chances
-constexpr size_t kEnough = 7;       // quiet rounds without which a case is noisy
-constexpr double kQuiet = 0.35;     // foreign cores
-constexpr double kPatience = 60;    // seconds after which a case gets no more chances
-constexpr double kLong = 120;       // seconds after which enough rounds are enough
-constexpr double kSeconds = 0.025;  // of one measurement
+constexpr int kMaxRounds = 63;      // noisy machines get more rounds
+constexpr size_t kEnough = 7;       // with fewer quiet rounds a case is noisy
+constexpr double kQuiet = 0.35;     // cores used by other programs
+constexpr double kPatience = 60;    // seconds after which a case gets no more rounds
+constexpr double kLong = 120;       // seconds after which kEnough rounds suffice
+constexpr double kSeconds = 0.025;  // duration of one measurement
 
 double clock_seconds(clockid_t id) {
   timespec time{};
@@ -86,7 +86,7 @@ std::string time_name(double seconds) {
   return text;
 }
 
-// What the results depend on besides the program: "LibTorch 2.15.0 with MKL, ..."
+// Describes what the results depend on besides the program: "LibTorch 2.15.0 with MKL, ..."
 std::string describe_setup() {
   std::string blas = dlsym(RTLD_DEFAULT, "MKL_Get_Max_Threads") != nullptr ? "MKL" : "its BLAS";
   using CoreName = const char*();
@@ -102,7 +102,7 @@ std::string describe_setup() {
          cpu.substr(std::min(cpu.size(), cpu.find(':') + 1));
 }
 
-// Enough iterations for one measurement.
+// Returns enough iterations for one measurement.
 int64_t calibrate(const Variant& variant, double target) {
   int64_t iterations = 1;
   while (true) {

@@ -19,11 +19,11 @@ struct Variant {
   std::string name;
   /// Does the work `iterations` times and returns the seconds it took.
   std::function<double(int64_t iterations)> run;
-  /// Whether this is the best that can be hoped for rather than a rival.
+  /// Whether this is an upper limit rather than a competitor.
   bool is_limit = false;
-  /// The ratio that ours is meant to reach against it; 0 if none was set.
+  /// The ratio that ours should reach against it; 0 if none was set.
   double target = 0;
-  /// The same for the second variant of ours and further ones.
+  /// The same for our second and further variants.
   std::vector<double> more_targets = {};
 };
 
@@ -57,8 +57,9 @@ class Harness {
   /// Times variants[0], ours, against each of the others and prints for each
   ///   ratio <topic>/<case>/<peer> <value>  (ours ..., <peer> ..., limit ..., quartiles, ...)
   /// where a value above 1 means that ours is faster. Against a limit the value is
-  /// the part of it that ours reaches.
-  /// If the first `ours` variants are ours, each is compared and named in the case.
+  /// the fraction of it that ours reaches.
+  /// The first `ours` variants are ours; if there are several, each is compared and named in the
+  /// case.
   Comparison compare(const std::string& case_name, const std::vector<Variant>& variants,
                      size_t ours = 1);
 
@@ -75,7 +76,7 @@ class Harness {
   bool smoke_ = false;
 };
 
-/// CPU time of a process that works for this one: it is no foreign load.
+/// Counts CPU time of a process that works for this one: it is not foreign load.
 void count_as_own(double cpu_seconds);
 
 /// Pins the calling thread to the k-th core this process may use.
@@ -86,7 +87,7 @@ std::string size_name(int64_t bytes);
 
 double now_seconds();
 
-/// Page faults of this process that needed no disk.
+/// The page faults of this process that did not need the disk.
 int64_t minor_faults();
 
 }  // namespace bench

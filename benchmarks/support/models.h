@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The models that benchmarks train, with first values and batches that are the same in Python
+// The models that benchmarks train, with initial values and batches that are the same in Python
 // (training_ddp.py) and in C++, and a loop that trains one with a strategy.
 
 #pragma once
@@ -20,12 +20,12 @@
 
 namespace bench {
 
-/// Of SGD, in all trainings.
+/// The learning rate of SGD, in all trainings.
 inline constexpr double kLearningRate = 0.01;
 
 using Batch = std::tuple<at::Tensor, at::Tensor>;
 
-/// From -1 to 1, the same in Python and in C++.
+/// Returns values from -1 to 1, the same in Python and in C++.
 at::Tensor numbers(int64_t count, int seed);
 
 struct Net : torch::nn::Module {
@@ -39,8 +39,8 @@ struct Model {
   std::function<std::shared_ptr<Net>()> make;
   std::vector<int64_t> shape;  ///< of a replica's batch
   int64_t classes = 10;
-  double limit_target = 0;   ///< part of the two silent threads' speed
-  double python_target = 0;  ///< step time over that of Python
+  double limit_target = 0;   ///< fraction of the two silent threads' speed
+  double python_target = 0;  ///< step time relative to that of Python
 
   std::shared_ptr<Net> make_filled() const;
   Batch batch(int replica) const;
@@ -49,7 +49,7 @@ struct Model {
 /// Makes a net of linear layers with relu between them.
 std::function<std::shared_ptr<Net>()> layers(const std::vector<int64_t>& sizes);
 
-/// `one`, `mlp`, `cnn`, `big` and `many`; small ones for a smoke run.
+/// Returns `one`, `mlp`, `cnn`, `big` and `many`; small versions for a smoke run.
 std::vector<Model> models(bool smoke);
 
 /// Trains a model with a strategy, as a user's program does. For one thread.
@@ -62,8 +62,8 @@ class Trainer {
     kNever,  ///< Nothing is summed or updated: the computation alone.
   };
 
-  /// `first_replica` is the global number of the strategy's first replica in this process; each
-  /// trains on the batch with its number.
+  /// `first_replica` is the global index of the strategy's first replica in this process; each
+  /// trains on the batch with its index.
   Trainer(tutti::Strategy strategy, const Model& model, int first_replica = 0);
 
   /// The sum of the losses of this process's replicas.
@@ -83,7 +83,7 @@ struct Losses {
 
 inline constexpr int kCheckedSteps = 10;
 
-/// Of the first and the last of some steps.
+/// Returns the losses of the first and the last of some steps.
 template <class Loop>
 Losses losses_of(Loop&& loop, int64_t steps = kCheckedSteps) {
   Losses losses;
@@ -92,7 +92,7 @@ Losses losses_of(Loop&& loop, int64_t steps = kCheckedSteps) {
   return losses;
 }
 
-/// So many before the clock starts: the variant before has emptied the caches.
+/// The number of steps before the clock starts: the previous variant has emptied the caches.
 inline int64_t warm_up_steps(int64_t iterations) { return 1 + iterations / 10; }
 
 }  // namespace bench

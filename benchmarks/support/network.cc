@@ -20,10 +20,10 @@ namespace bench {
 namespace {
 
 constexpr char kOwn[] = "/proc/thread-self/ns/net";
-// A bucket of 1 ms, and a queue of 20 ms, as a small switch has.
+// A bucket of 1 ms and a queue of 20 ms, like those of a small switch.
 constexpr char kShape[] = "tbf rate 1gbit burst 128kb latency 20ms";
 
-// A new namespace, in which this thread does not stay. -1 if that is not allowed.
+// Makes a namespace, which this thread then leaves again. Returns -1 if that is not allowed.
 int make_namespace() {
   const int home = open(kOwn, O_RDONLY | O_CLOEXEC);
   if (home < 0 || unshare(CLONE_NEWNET) != 0) {
@@ -31,7 +31,7 @@ int make_namespace() {
     return -1;
   }
   const int made = open(kOwn, O_RDONLY | O_CLOEXEC);
-  Harness::check(setns(home, CLONE_NEWNET) == 0, "there is no way back from a network namespace");
+  Harness::check(setns(home, CLONE_NEWNET) == 0, "cannot return from a network namespace");
   close(home);
   return made;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two hosts on one machine: network namespaces that are joined by a virtual cable and share nothing
-// else of the network. They live as long as processes hold them, so nothing is left behind, however
+// Two hosts on one machine: network namespaces that are joined by a virtual cable and are otherwise
+// isolated. They live as long as processes hold them, so nothing is left behind, however
 // the program ends.
 
 #pragma once
@@ -14,11 +14,11 @@
 
 namespace bench {
 
-/// For one thread.
+/// Use it on one thread only.
 class TwoHosts {
  public:
-  /// Null, after a line that says why: it needs root, a kernel that lets it, and the programs `ip`,
-  /// `tc` and `nsenter`.
+  /// Needs root, a kernel with network namespaces, and the programs `ip`, `tc` and `nsenter`;
+  /// otherwise it prints why not and returns null.
   static std::unique_ptr<TwoHosts> make();
   ~TwoHosts();
   TwoHosts(const TwoHosts&) = delete;
@@ -27,10 +27,10 @@ class TwoHosts {
   /// The address of host 0 or 1 on the cable.
   static std::string address(int host);
 
-  /// The command that runs another one on a host.
+  /// Returns the command that runs `command` on a host.
   ProcessGroup::Command on(int host, ProcessGroup::Command command) const;
 
-  /// Lets at most 1 Gbit/s through in each direction, or as much as goes.
+  /// Limits each direction to 1 Gbit/s, or removes the limit.
   void set_shaped(bool shaped);
 
  private:

@@ -123,7 +123,7 @@ bool ProcessGroup::accept_ranks(int listener) {
   return true;
 }
 
-// Until all say that they are ready, every rank gets what every rank has said.
+// Sends every rank what every rank has sent, until all ranks report that they are ready.
 bool ProcessGroup::exchange_until_ready() {
   while (true) {
     std::vector<std::string> texts(sockets_.size());
@@ -151,7 +151,7 @@ std::vector<std::string> ProcessGroup::receive_all() {
 
 void ProcessGroup::open(const std::string& kind, int64_t count) {
   const std::string who =
-      name_ + ", " + kind + ", " + std::to_string(count) + " numbers: a rank answers: ";
+      name_ + ", " + kind + ", " + std::to_string(count) + " numbers: a rank answered: ";
   for (const std::string& answer : answers_to_open(kind, count)) {
     Harness::check(answer == "ok", who + answer);
   }

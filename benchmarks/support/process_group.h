@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The processes of one way to sum over ranks, started by the benchmark and told what to do through
-// local sockets (rank_loop.h). Between two commands they sleep, so that groups can take turns.
+// The processes of one implementation of sums over ranks, which the benchmark starts and controls
+// through local sockets (rank_loop.h). Between two commands they sleep, so that groups can take
+// turns.
 
 #pragma once
 
@@ -14,27 +15,27 @@
 
 namespace bench {
 
-/// For one thread.
+/// Use it on one thread only.
 class ProcessGroup {
  public:
   using Command = std::vector<std::string>;
 
-  /// Starts the commands, each with the path of the socket as one more argument at its end, and
-  /// waits until `size` ranks are ready. Null, after a line about it, if they do not come.
+  /// Starts the commands, each with the path of the socket as an additional last argument, and
+  /// waits until `size` ranks are ready. If they do not connect, prints so and returns null.
   static std::unique_ptr<ProcessGroup> start(const std::string& name, int size,
                                              const std::vector<Command>& commands);
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  /// Makes a kind of work ready on every rank: for sums it takes memory for `count` floats and
-  /// checks a sum. Stops the program if a rank does not answer "ok".
+  /// Prepares a kind of work on every rank: for sums it allocates `count` floats and checks a sum.
+  /// Stops the program if a rank does not answer "ok".
   void open(const std::string& kind, int64_t count);
 
-  /// The same, with the answers of the ranks.
+  /// The same, but returns the answers of the ranks.
   std::vector<std::string> answers_to_open(const std::string& kind, int64_t count);
 
-  /// Seconds of the slowest rank for work of this kind.
+  /// Returns the seconds of the slowest rank for work of this kind.
   double run(const std::string& kind, int64_t iterations);
 
  private:
@@ -50,11 +51,11 @@ class ProcessGroup {
   std::vector<pid_t> processes_;
 };
 
-/// Starts a program, which is looked for in the PATH; -1 if it cannot be started.
+/// Starts a program, which is searched for in the PATH; returns -1 if it cannot be started.
 pid_t spawn(ProcessGroup::Command command);
 
-/// Whether the program was built: peers are, if their packages are installed. `name` is looked for
-/// beside this program; the result is its path, or empty.
+/// Returns the path of the program `name` beside this program, or an empty path if it was not
+/// built: peers are built only if their packages are installed.
 std::string program_beside(const std::string& name);
 
 /// A folder for sockets and stores, removed when the program ends.

@@ -30,7 +30,7 @@ struct PythonPeer::Process {
       dup2(down[0], STDIN_FILENO);
       dup2(up[1], STDOUT_FILENO);
       for (const int file : {down[0], down[1], up[0], up[1]}) close(file);
-      // By its full name, so that Python knows which one it is when it starts others.
+      // Uses the full path, so that Python finds itself when it starts others.
       execl(python.c_str(), python.c_str(), script.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
@@ -57,7 +57,7 @@ struct PythonPeer::Process {
 
 namespace {
 
-// That of `make install-bench-deps`, then the system's, for which Debian has a torch.
+// Tries that of `make install-bench-deps`, then the system's, for which Debian has a torch.
 std::vector<std::string> pythons() {
   const auto variable = [](const char* name) {
     const char* const value = std::getenv(name);

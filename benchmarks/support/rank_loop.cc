@@ -74,7 +74,7 @@ RankSocket::RankSocket(const std::string& path, int rank)
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
   if (connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    std::fprintf(stderr, "rank %d: nobody listens at %s\n", rank, path.c_str());
+    std::fprintf(stderr, "rank %d: cannot connect to %s\n", rank, path.c_str());
     _exit(1);
   }
   send(std::to_string(rank));
@@ -104,7 +104,7 @@ void serve(RankSocket& socket, RankTask& task) {
       socket.send(task.open(kind, number));
     } else if (word == "run") {
       const double cpu = cpu_seconds();
-      // All are there and warm before the clock starts, after having slept in receive().
+      // Warms up all ranks, which have slept in receive(), before the clock starts.
       for (int64_t i = 0; i < 1 + number / 8; ++i) task.run(kind);
       const double begin = wall_seconds();
       for (int64_t i = 0; i < number; ++i) task.run(kind);
