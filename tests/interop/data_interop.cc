@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The C++ half of data_interop.py: `data_interop write <folder>` writes files for Python to check,
-// `data_interop check <folder>` checks files that Python wrote. Both halves compute what belongs
-// in a file by the same formulas.
+// `data_interop check <folder>` checks files that Python wrote. Both halves compute the expected
+// contents of a file by the same formulas.
 
 #include <cstdint>
 #include <cstdio>

@@ -3,8 +3,8 @@
 """Exchanges files with NumPy, gzip, zlib, crc32c and protobuf, in both directions.
 
 data_interop.py <path of the program data_interop>: the program writes files that are checked here;
-then files are written here that the program checks. data_interop.py --probe only sees whether the
-Python packages are there.
+then files are written here that the program checks. data_interop.py --probe only checks that the
+Python packages are installed.
 """
 import csv
 import gzip
@@ -169,7 +169,7 @@ def main():
         check(theirs, example)
         write(ours, example)
         subprocess.run([program, "check", ours], check=True, timeout=60)
-    print("data_interop: files go both ways.")
+    print("data_interop: files pass in both directions.")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 // worker_program <out> <replicas> <mirrored|auto|host|grpc> [die|throw|leave <step>]
 //
 // Trains (training.h) as one worker of the cluster in the environment, or alone with "mirrored",
-// and writes the bytes of the model to a file. At the given step worker 1 ends in the way that is
-// named. WORKER_CERTIFICATES names a folder of tutti-certs, WORKER_THREADS gives the threads per
+// and writes the bytes of the model to a file. At the given step worker 1 ends in the given
+// way. WORKER_CERTIFICATES names a folder of tutti-certs, WORKER_THREADS gives the threads per
 // replica, 1 if it is not set. Prints how it ended: "ok", or the code and the text of the error.
 
 #include <signal.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cache that does not fit on the disk. A limit on the size of files stands for the disk.
+// A cache that does not fit on the disk. A limit on the size of files stands in for the disk.
 
 #include <sys/resource.h>
 
@@ -42,9 +42,9 @@ TEST(CacheFullDisk, IsAnErrorThatStaysAndLeavesNoFile) {
     EXPECT_GT(delivered, 0);
     EXPECT_LT(delivered, 100);
     EXPECT_TUTTI_ERROR(pass.next(), ErrorCode::kFailedPrecondition, "File too large");
-    EXPECT_TRUE(std::filesystem::is_empty(folder.path(""))) << "removed at once";
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path(""))) << "removed immediately";
   }
-  // What is in the buffer of a small cache is refused at the end.
+  // The buffered bytes of a small cache are refused at the end.
   limit_file_size(1000);
   auto pass = dataset.take(2).cache(path).iterator();
   EXPECT_TRUE(pass.next().has_value());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a process reads once: the affinity mask and the environment. Every case needs a process of
-// its own.
+// What a process reads once: the affinity mask and the environment. Every case needs its
+// own process.
 
 #include <sched.h>
 
@@ -34,7 +34,7 @@ TEST(ProcessLog, TheLevelComesFromTheEnvironment) {
   setenv("TUTTI_LOG_LEVEL", "error", 1);
   EXPECT_EQ(log_level(), LogLevel::kError);
   set_log_level(LogLevel::kDebug);
-  EXPECT_EQ(log_level(), LogLevel::kDebug) << "what the program says wins";
+  EXPECT_EQ(log_level(), LogLevel::kDebug) << "the program takes precedence";
 }
 
 TEST(ProcessLog, WithoutAVariableTheLevelIsInfo) {

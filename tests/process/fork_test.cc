@@ -26,8 +26,8 @@
 namespace tutti {
 namespace {
 
-// Ends the child as a program ends. The thread handles that a forked child leaves behind would be
-// leaks to the address sanitizer, which looks for them in exit().
+// Ends the child as a program ends. The address sanitizer, which searches for leaks in exit(),
+// would report the thread handles that a forked child leaves behind.
 [[noreturn]] void leave(int code) {
 #if defined(__SANITIZE_ADDRESS__)
   _exit(code);
@@ -81,7 +81,7 @@ class ForkedStrategy : public ::testing::Test {
     strategy_->run([] {});  // its threads have started
   }
 
-  // In the parent everything is as before.
+  // Nothing has changed in the parent.
   ~ForkedStrategy() override {
     const auto ids =
         strategy_->run([] { return get_replica_context()->replica_id_in_sync_group(); });
@@ -135,7 +135,7 @@ TEST_F(ForkedStrategy, TheChildCanLeaveItBehind) {
   EXPECT_EQ(in_child([] { return 0; }), 0);
 }
 
-// Not under the thread sanitizer, which ends a forked child that starts threads.
+// Skipped under the thread sanitizer, which ends a forked child that starts threads.
 #if !defined(__SANITIZE_THREAD__)
 TEST_F(ForkedStrategy, TheChildCanMakeAStrategyOfItsOwn) {
   EXPECT_EQ(in_child([] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GPUs without a GPU: a guard for two devices that keeps the current one for each thread. It must
-// be there before the process counts its devices, so every case needs a process of its own.
+// exist before the process counts its devices, so every case needs its own process.
 
 #include <string>
 #include <vector>

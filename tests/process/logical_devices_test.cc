@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The devices of a fresh process. Every case here needs a process of its own: ctest gives it one;
+// The devices of a fresh process. Every case here needs its own process: ctest gives it one;
 // by hand, use --gtest_filter.
 
 #include "tutti/device/logical_devices.h"

@@ -120,7 +120,7 @@ TEST(NcclAllReduce, ReducesInPlaceAndTensorsOfSeveralDtypes) {
   expect_no_violations();
 }
 
-// What a rank must do for one pack of `chunk` bytes for each replica.
+// The calls a rank must make for one pack of `chunk` bytes for each replica.
 void expect_pack_calls(const std::vector<Call>& calls, size_t& at, int rank, int replicas,
                        size_t chunk) {
   for (int peer = 0; peer < replicas; ++peer) {
@@ -264,7 +264,7 @@ TEST(NcclAllReduce, TeamsThatShareTheObjectTakeTurns) {
     }
   };
   std::thread::id second;
-  std::latch both(2);  // the id of a thread that has ended may come again
+  std::latch both(2);  // the id of a thread that has ended may be reused
   {
     const Thread a("first", [&] {
       strategy(0);
@@ -320,7 +320,7 @@ TEST(NcclAllReduce, ATeamHasTheTurnUntilItsDevicesAreDone) {
 
 TEST(NcclAllReduce, HostTensorsAreReducedWithoutNcclAndOneWarning) {
   const LogCapture log;
-  NcclAllReduce ops;  // does not need the library
+  NcclAllReduce ops;  // works without the library
   TensorGrid inputs = random_grid(3, {5, 2}, at::kFloat);
   const TensorGrid before = inputs;
   TensorGrid outputs = empty_like(inputs);
@@ -330,7 +330,7 @@ TEST(NcclAllReduce, HostTensorsAreReducedWithoutNcclAndOneWarning) {
   }
   EXPECT_EQ(log.count("reduced without NCCL; use HostAllReduce"), 1) << log.text();
 
-  // Beside tensors on GPUs, without a word.
+  // Next to tensors on GPUs, nothing is logged.
   internal::NcclSeams seams = standin_seams();
   seams.device_of = [](size_t replica, const at::Tensor& tensor) {
     return tensor.scalar_type() == at::kLong

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What NcclAllReduce does when NCCL, a device or a replica fails: nobody is left waiting, the
+// What NcclAllReduce does when NCCL, a device or a replica fails: no thread is left waiting, the
 // error says what failed where, and the next call works.
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace {
 using namespace test;
 using std::chrono::milliseconds;
 
-// Far away: a test that ends by it fails.
+// A distant deadline: a test that runs into it fails.
 constexpr CommunicationOptions kPatient = {.timeout = std::chrono::seconds(15)};
 
 struct Failure {
@@ -146,14 +146,14 @@ TEST(NcclFailure, AnErrorThatNcclMeetsLaterIsSeenWhileWaiting) {
     for (c10::DeviceIndex device = 0; device < 3; ++device) gpus.set_stuck(device, false);
     expect_usable(ops);
   }
-  nccl_standin::set_async_error(1, 7);  // "in progress" is no error
+  nccl_standin::set_async_error(1, 7);  // "in progress" is not an error
   expect_usable(ops);
 }
 
 TEST(NcclFailure, ADeviceThatNeverFinishesRunsIntoTheDeadline) {
   FakeGpus& gpus = FakeGpus::install();
   internal::NcclSeams seams = standin_seams();
-  seams.abort_grace = std::chrono::seconds(10);  // also a slow thread reports what it waits for
+  seams.abort_grace = std::chrono::seconds(10);  // even a slow thread reports what it waits for
   NcclAllReduce ops(3, seams);
   TensorGrid tensors = random_grid(3, {10}, at::kFloat);
   gpus.set_stuck(1, true);
@@ -206,7 +206,7 @@ TEST(NcclFailure, AMemberThatDoesNotComeIsNotWaitedForForEver) {
   EXPECT_TUTTI_ERROR(all_reduce(ops, ReduceOp::kSum, tensors, tensors, options, {.members = 2}),
                      ErrorCode::kDeadlineExceeded,
                      "replica 1 (cuda:1) has waited for 50 ms for the threads of the other");
-  // The other one comes when the first has gone.
+  // The other member arrives when the first has gone.
   std::vector<at::Tensor*> like = {&tensors[0][0]};
   std::vector<std::atomic<int64_t>> counters(2);
   const auto tensor_of = [&](size_t r, size_t t) -> at::Tensor& { return tensors[r][t]; };

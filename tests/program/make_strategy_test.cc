@@ -20,7 +20,7 @@
 
 namespace tutti::make_strategy_test {
 
-// An argument vector that can be changed, as main() gets one.
+// A modifiable argument vector like that of main().
 class Arguments {
  public:
   Arguments(std::initializer_list<std::string> flags) : texts_(flags) {

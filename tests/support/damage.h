@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Damages bytes in every way a file gets damaged, and sees that a reader throws tutti::Error or
-// reads something, but nothing else.
+// Damages bytes in every way a file gets damaged, and checks that a reader either throws
+// tutti::Error or reads something.
 
 #pragma once
 
@@ -16,12 +16,12 @@
 
 namespace tutti::test {
 
-/// Calls read(bytes) with every shorter beginning of `whole`. Returns how many were errors.
+/// Calls read(bytes) with every proper prefix of `whole`. Returns how many were errors.
 template <class Read>
 size_t truncate_everywhere(std::string_view whole, const Read& read) {
   size_t errors = 0;
   for (size_t size = 0; size < whole.size(); ++size) {
-    // A copy of its own, so that a sanitizer sees a read behind the end.
+    // This is a copy, so that a sanitizer detects a read past the end.
     const std::string part(whole.substr(0, size));
     try {
       read(part);

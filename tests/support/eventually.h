@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waiting in tests: for a condition, never for a time.
+// Lets tests wait for a condition, never for a time.
 
 #pragma once
 

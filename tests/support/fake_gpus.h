@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GPUs without a GPU: a guard for c10's CUDA devices with streams and events that writes down what
-// is asked of it. It must be there before the process counts its devices, so a test that installs
-// it needs a process of its own.
+// GPUs without a GPU: a guard for c10's CUDA devices with streams and events that records the
+// calls it gets. It must exist before the process counts its devices, so a test that installs it
+// needs its own process.
 
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace tutti::test {
 
-/// Work is done at once, so events are complete when they are recorded, except on a device that
-/// is stuck. Thread-safe; the current device and streams are those of the thread.
+/// Work is done immediately, so events are complete when they are recorded, except on a device
+/// that is stuck. Thread-safe; the current device and streams are those of the thread.
 class FakeGpus final : public c10::impl::DeviceGuardImplInterface {
  public:
   static constexpr c10::DeviceIndex kCount = 4;

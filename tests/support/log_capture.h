@@ -20,7 +20,7 @@ struct LogLine {
   std::string text;
 };
 
-/// Replaces the log sink and the level, and puts both back in its destructor.
+/// Replaces the log sink and the level, and restores both in its destructor.
 class LogCapture {
  public:
   explicit LogCapture(LogLevel level = LogLevel::kDebug) : level_before_(log_level()) {

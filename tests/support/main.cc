@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // main() of every test executable. Sixteen logical CPU devices exist unless the name of the
-// program contains "process_tests": those tests ask what a fresh process has, and each of their
-// cases runs in a child process of its own, which costs less than starting the program again. With
+// program contains "process_tests": those tests examine a fresh process, and each of their
+// cases runs in its own child process, which costs less than starting the program again. With
 // a filter they run as usual. A first argument may name another program (programs.h).
 
 #include <signal.h>
@@ -70,8 +70,8 @@ int run_each_case_in_a_process() {
     if (child < 0 || !succeeded(child, name)) failed.push_back(name);
   }
   for (const std::string& name : failed) std::printf("[  FAILED  ] %s\n", name.c_str());
-  std::printf("%zu of %zu cases passed, each in a process of its own\n",
-              names.size() - failed.size(), names.size());
+  std::printf("%zu of %zu cases passed, each in its own process\n", names.size() - failed.size(),
+              names.size());
   return failed.empty() ? 0 : 1;
 }
 

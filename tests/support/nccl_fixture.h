@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // NcclAllReduce without GPUs: tensors in host memory count as tensors of fake GPUs, and a stand-in
-// takes the place of NCCL. Needs a process of its own, see fake_gpus.h.
+// takes the place of NCCL. Needs its own process, see fake_gpus.h.
 
 #pragma once
 
@@ -64,7 +64,7 @@ inline TensorGrid empty_like(const TensorGrid& grid) {
   return result;
 }
 
-/// One thread for each replica; what each of them has thrown, or null.
+/// Runs one thread for each replica; returns what each of them threw, or null.
 inline std::vector<std::exception_ptr> all_reduce_by_threads(
     CrossDeviceOps& ops, ReduceOp op, TensorGrid& inputs, TensorGrid& outputs,
     const CommunicationOptions& options = {}) {
@@ -96,7 +96,7 @@ inline std::vector<std::exception_ptr> all_reduce_by_threads(
   return errors;
 }
 
-/// By the threads of all replicas, or by this one; throws the first error.
+/// Runs on the threads of all replicas, or on this one; throws the first error.
 inline void all_reduce_as(bool threads, CrossDeviceOps& ops, ReduceOp op, TensorGrid& inputs,
                           TensorGrid& outputs, const CommunicationOptions& options = {}) {
   if (!threads) return all_reduce(ops, op, inputs, outputs, options);
@@ -111,7 +111,7 @@ inline int count_calls(const std::string& function) {
   return count;
 }
 
-/// Every test ends with it.
+/// Every test ends with this check.
 inline void expect_no_violations() {
   for (const std::string& text : nccl_standin::violations()) ADD_FAILURE() << text;
 }

@@ -7,7 +7,7 @@
 namespace tutti::test {
 namespace {
 
-// Constant-initialised, so that it is there before any static object.
+// Constant-initialised, so that it exists before any static object.
 constinit const Program* first_program = nullptr;
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A test program can be started again as another program: its first argument then names which one.
-// For tests of several processes, which must not be forked from one that has threads.
+// It serves tests of several processes, which must not be forked from one that has threads.
 
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace tutti::test {
 
-/// Takes the place of main() when the first argument is `argument`. A static object of a test.
+/// Replaces main() when the first argument is `argument`. Declare it as a static object of a test.
 class Program {
  public:
   using Main = int (*)();
 
   Program(std::string argument, Main main);
 
-  /// Null when no program has this argument.
+  /// Returns null when no program has this argument.
   static const Program* find(const std::string& argument);
   int run() const { return main_(); }
 

@@ -13,8 +13,8 @@
 
 namespace tutti::test {
 
-/// Unsets everything that describes a cluster, sets what is given, and puts all back in its
-/// destructor. For tests of one thread: it calls setenv.
+/// Unsets everything that describes a cluster, sets the given variables, and restores all in its
+/// destructor. For tests with one thread: it calls setenv.
 class ScopedEnvironment {
  public:
   ScopedEnvironment(std::initializer_list<std::pair<const std::string, std::string>> variables = {})

@@ -23,7 +23,7 @@ using TensorGrid = std::vector<std::vector<at::Tensor>>;  // [replica][tensor]
 
 struct TeamOptions {
   size_t members = 1;
-  bool threads = false;  ///< Each member on a thread of its own; else one by one, the last first.
+  bool threads = false;  ///< Each member runs on its own thread; else one by one, the last first.
 };
 
 inline void all_reduce(CrossDeviceOps& ops, ReduceOp op, TensorGrid& inputs, TensorGrid& outputs,

@@ -15,7 +15,7 @@
 
 namespace tutti::test {
 
-/// Made empty, and removed with everything in it.
+/// An empty folder, which is removed with everything in it.
 class TempFolder {
  public:
   TempFolder() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops over all elements of large tensors. Compiled as a release is, also for sanitizers: they are
-// not what is tested, and would take most of the time.
+// Loops over all elements of large tensors. Compiled with a release's flags even for sanitizers:
+// they are not what is tested, and would take most of the time.
 
 #include "tests/support/tensors.h"
 

@@ -34,7 +34,7 @@ at::Tensor scalar(T value) {
   return tensor({value}).reshape({});
 }
 
-/// Equal in dtype, shape and every byte: tells -0.0 from 0.0 and one NaN from another.
+/// Equal in dtype, shape and every byte: distinguishes -0.0 from 0.0 and one NaN from another.
 inline ::testing::AssertionResult bit_equal(const at::Tensor& a, const at::Tensor& b) {
   const auto failure = [&] {
     return ::testing::AssertionFailure() << to_text(a) << "\n  is not\n" << to_text(b) << "\n  ";

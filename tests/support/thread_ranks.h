@@ -32,7 +32,7 @@ inline GroupOptions thread_rank_options(int rank, int size, uint64_t epoch) {
   return options;
 }
 
-/// Calls fn(group) on every rank; what they throw is returned, by rank.
+/// Calls fn(group) on every rank; returns what they threw, by rank.
 inline std::vector<std::exception_ptr> run_thread_ranks(
     int size, const std::function<void(WorkerGroup&)>& fn,
     const std::function<void(GroupOptions&)>& change = [](GroupOptions&) {}) {

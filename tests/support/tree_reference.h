@@ -24,7 +24,7 @@ namespace tutti::test {
 template <class T>
 inline constexpr bool is_half = std::is_same_v<T, at::Half> || std::is_same_v<T, at::BFloat16>;
 
-/// What inner nodes of the tree hold.
+/// The type that inner nodes of the tree hold.
 template <class T>
 using Inner = std::conditional_t<is_half<T>, float, T>;
 

@@ -104,14 +104,14 @@ void PrintTo(const Case& each, std::ostream* out) { *out << name_of(each); }
 enum class Accumulate { kOption, kNoSync };
 
 struct Way {
-  int batches = 1;  // of a step
+  int batches = 1;  // per step
   Accumulate accumulate = Accumulate::kOption;
   bool weights = false;
 };
 
 class Exactness : public testing::TestWithParam<Case> {
  protected:
-  // As programs do: without a strategy there is no run() either.
+  // As in a program without a strategy, there is no run().
   void run(const Strategy& strategy, FunctionRef<void()> fn) const {
     if (GetParam().kind == Kind::kDefault) return fn();
     strategy.run([&] { fn(); });
@@ -202,7 +202,7 @@ TEST_P(Exactness, sgd) {
   expect_exact<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9), 1e-12, {.bytes_per_bucket = 64});
 }
 
-// Where a gradient is near zero, g / sqrt(g * g) makes much of its last bits.
+// Where a gradient is near zero, g / sqrt(g * g) amplifies its last bits.
 TEST_P(Exactness, adaptive_optimizers) {
   expect_exact<torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.01).amsgrad(true), 1e-11);
   expect_exact<torch::optim::AdamW>(AdamWOptions(0.01), 1e-11);

@@ -22,7 +22,7 @@ namespace tutti::few_rows_test {
 using namespace torch::nn;  // NOLINT(google-build-using-namespace): the table below
 using Shape = std::vector<int64_t>;
 
-// Runs a layer with so many rows; returns what backward() shall begin with.
+// Runs a layer with `rows` rows; returns the tensor on which to call backward().
 using Run = std::function<at::Tensor(int64_t rows, std::vector<at::Tensor>& leaves)>;
 
 struct Layer {
@@ -378,7 +378,7 @@ TEST_P(FewRows, LayersAcceptWhatTheTableSays) {
   }
 }
 
-// ---- what a user reads ------------------------------------------------------------
+// ---- the user's message -----------------------------------------------------------
 
 struct FeaturesImpl : Module {
   FeaturesImpl()
@@ -439,10 +439,10 @@ TEST(FewRowsErrors, LeaveOtherErrorsAlone) {
     model->features->bn1->forward(torch::rand({3, 5}));
   });
   EXPECT_EQ(shapes.find("Replica"), std::string::npos) << shapes;
-  // A model of another run explains nothing.
+  // A model of a different run does not explain anything.
   const std::string other = error_of(strategy, [] { BatchNorm1d(3)(torch::rand({1, 3})); });
   EXPECT_EQ(other.find("features"), std::string::npos) << other;
-  // The type of the error stays.
+  // The type of the error is unchanged.
   EXPECT_THROW(strategy.run([&] {
     model->features->bn1->is_training();
     TORCH_CHECK_INDEX(false, "tensor of 0 elements");

@@ -74,7 +74,7 @@ struct Expected {
   double weight;
 };
 
-// All rows on one device, the average in a plain loop.
+// Averages all rows on one device in a plain loop.
 Expected on_one_device(const at::Tensor& rows, const std::optional<at::Tensor>& weights,
                        bool by_output) {
   const at::Tensor w = random_tensor({kInputs, kOutputs}, at::kDouble, 2).requires_grad_(true);
@@ -245,7 +245,7 @@ TEST_P(Loss, AnAverageOfAReplicaIsRefusedAmongSeveral) {
                      "torch::kNone");
   EXPECT_TUTTI_ERROR(strategy_.run([] { average_loss(at::rand({5}).mean(), at::ones({1})); }),
                      kInvalid, "no dimensions");
-  // A sum of rows, and how many they are.
+  // A sum of rows, and their number.
   const auto parts = strategy_.run([] {
     const double rows = my_id();
     return average_loss(scalar(10.0 * rows), scalar(rows)).item<double>();
@@ -342,7 +342,7 @@ TEST(LossShapes, SmallTypesAreSummedInFloat32) {
 }
 
 TEST(LossShapes, GradientsOfGradientsGoThroughTheAverage) {
-  // Few elements take a shorter way than many.
+  // Few elements take a shorter path than many.
   for (const int64_t rows : {3, 5000}) {
     const at::Tensor x = at::linspace(-1, 1, rows, at::kDouble).requires_grad_();
     const at::Tensor plain = at::linspace(-1, 1, rows, at::kDouble).requires_grad_();
@@ -356,8 +356,8 @@ TEST(LossShapes, GradientsOfGradientsGoThroughTheAverage) {
   }
 }
 
-// ---- losses that are handed over
-// ------------------------------------------------------------------
+// ---- losses that are consumed
+// --------------------------------------------------------------------
 
 at::Tensor losses_of(const at::Tensor& scores) {
   const at::Tensor classes = at::arange(scores.size(0)).remainder(scores.size(1));
@@ -433,7 +433,7 @@ TEST(LossesThatAreKept, MayBeOneOfSeveralOutputs) {
       both.grad(), at::cat({at::zeros({1, 4}, at::kDouble), at::full({1, 4}, 0.25, at::kDouble)})));
 }
 
-// The node of exp() saves what it made, and so is in the graph of its gradient too.
+// The node of exp() saves its result, and so is in the graph of its gradient too.
 TEST(LossesThatAreHandedOver, HaveGradientsOfGradientsInTheSameBackward) {
   const auto gradient = [](auto average) {
     const at::Tensor w = at::linspace(-1, 1, 5, at::kDouble).requires_grad_();

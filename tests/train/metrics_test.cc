@@ -43,7 +43,7 @@ int64_t total(const std::vector<int64_t>& split) {
   return std::accumulate(split.begin(), split.end(), int64_t{0});
 }
 
-// Scores with ties, labels of all classes, and weights of some kind for the rows.
+// Scores with ties, labels of all classes, and weights of several kinds for the rows.
 struct Data {
   explicit Data(int64_t rows, uint64_t seed)
       : scores((random_tensor({rows, kClasses}, at::kFloat, seed) * 20).round()),
@@ -77,8 +77,8 @@ double mean(const Data& data, bool weighted, const std::function<double(int64_t)
   return weight == 0 ? 0 : sum / weight;
 }
 
-// How many classes come before the label: greater ones, and of equal ones `ties` counts those
-// with a smaller number.
+// Counts the classes that rank before the label: greater ones and, with `ties`, equal ones with a
+// smaller index.
 int64_t rank(const Data& data, int64_t row, bool ties) {
   const float* const score = data.scores.data_ptr<float>() + row * kClasses;
   const int64_t label = data.labels.data_ptr<int64_t>()[row];
@@ -232,7 +232,7 @@ std::pair<double, double> positives(const Data& data, bool weighted, double thre
   return {tp, fp};
 }
 
-// By trapezoids between evenly spaced thresholds.
+// Sums trapezoids between evenly spaced thresholds.
 double roc(const Data& data, bool weighted, int64_t thresholds) {
   const auto [all_tp, all_fp] = positives(data, weighted, -1);
   if (all_tp == 0 || all_fp == 0) return 0;
@@ -262,7 +262,7 @@ TEST_P(Metrics, AucIsThatOfAllRows) {
 
 TEST_P(Metrics, CountsAreExactBeyondFloat32) {
   const metrics::Accuracy metric(strategy_, "accuracy");
-  const double many = 16777216;  // 2^24; float32 does not know the next number
+  const double many = 16777216;  // 2^24; float32 cannot represent the next integer
   strategy_.run([&] { metric.update(at::eye(2), tensor<int64_t>({0, 0}), tensor({many, 1.0})); });
   EXPECT_EQ(metric.result(), n() * many / (n() * (many + 1)));
   const metrics::Sum sum(strategy_, "sum");
@@ -417,7 +417,7 @@ TEST(MetricRules, AucOfTheDocumentedExample) {
   EXPECT_EQ(logits.result(), 0.75);
 }
 
-// Between two thresholds true positives grow in proportion to all positives: the area is added up
+// Between two thresholds true positives grow in proportion to all positives: the area is summed
 // in small steps.
 TEST(MetricRules, AucOfPrecisionAndRecallIsItsIntegral) {
   const Data data(60, 77);

@@ -60,7 +60,7 @@ TEST_P(MissingGradients, branches_that_differ_by_replica_and_step) {
       const at::Tensor never = twin.model.primary().never->weight.detach().clone();
       for (uint64_t step = 0; step < 8; ++step) {
         const Batch x = make_batch(n(), step);
-        // The right branch is not used by anyone at first.
+        // At first no replica uses the right branch.
         const auto goes_left = [&](int r) { return step < 3 || (step + r) % 2 == 0; };
         twin.strategy.run([&] {
           twin.optimizer.zero_grad();

@@ -148,7 +148,7 @@ TEST(OptimizerSchedulers, change_the_learning_rate) {
   }
 }
 
-// Options may need state that was not needed before.
+// Changed options may need state that was not needed before.
 TEST(OptimizerSchedulers, may_begin_with_momentum_later) {
   for (const Strategy& strategy : strategies()) {
     SgdTwin twin(strategy, SGDOptions(0.1));
@@ -185,7 +185,7 @@ TEST(OptimizerDtypes, parameters_of_16_bits_are_rounded_from_float32) {
       for (uint64_t step = 0; step < 20; ++step) {
         const Batch x = make_batch(n, step, dtype);
         strategy.run([&] { optimizer.minimize(average_loss(model->forward(x[my_id()]))); });
-        // The gradient is that of the replicas, so that only the update is compared.
+        // It uses the replicas' gradient, so that only the update is compared.
         const auto parameters = model.primary().parameters();
         for (size_t i = 0; i < masters.size(); ++i) {
           masters[i].mutable_grad() = parameters[i].grad().to(at::kFloat);
@@ -486,7 +486,7 @@ TEST(OptimizerCheck, finds_a_bit_in_the_same_step) {
   }
 }
 
-// What the optimizer does not write stays different until it is found.
+// Parameters that the optimizer does not write stay different until they are detected.
 TEST(OptimizerCheck, finds_a_bit_within_the_steps_it_promises) {
   const int every = 7;
   for (const char* name : {"first.weight", "first.bias", "second.weight", "second.bias"}) {
@@ -545,7 +545,7 @@ TEST(OptimizerCheck, finds_nothing_where_nothing_is) {
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// A gradient of so many elements is not copied into its bucket.
+// A gradient of this many elements is not copied into its bucket.
 struct LargeImpl : torch::nn::Module {
   LargeImpl() {
     table = register_parameter("table", torch::linspace(-1, 1, 600 * 700).view({600, 700}));
@@ -613,10 +613,10 @@ TEST(OptimizerMemory, central_storage_has_one_copy_of_parameters_and_state) {
       EXPECT_EQ(storages(model).size(), 2 * copies);
       EXPECT_GE(optimizer.parameter_bytes(), copies * kElements * sizeof(float));
       EXPECT_LE(optimizer.parameter_bytes(), copies * (kElements * sizeof(float) + kPadding));
-      // Both moments, once in the process.
+      // Both moments are stored once per process.
       EXPECT_GE(optimizer.state_bytes(), 2 * kElements * sizeof(float));
       EXPECT_LE(optimizer.state_bytes(), 2 * (kElements * sizeof(float) + kPadding));
-      // Leaves of their own, so that gradients stay apart.
+      // Replicas have separate leaves, so that gradients stay apart.
       std::set<const void*> leaves;
       model.for_each(
           [&](const LargeImpl& copy) { leaves.insert(copy.table.unsafeGetTensorImpl()); });

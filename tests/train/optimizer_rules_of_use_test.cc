@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// In which order a program may call an optimizer, LibTorch and a strategy; what it is told when it
-// gets that wrong; and that everything allowed trains exactly as plain LibTorch does.
+// In which order a program may call an optimizer, LibTorch and a strategy; which errors it gets for
+// the wrong order; and that everything allowed trains exactly as plain LibTorch does.
 
 #include <algorithm>
 #include <cstdint>
@@ -227,7 +227,7 @@ TEST_P(OptimizerRulesOfUse, accepts_zero_grad_of_libtorch) {
   }
 }
 
-// The gradient of a tied weight is added up in place, so it is no fresh tensor.
+// The gradient of a tied weight is accumulated in place, so it is not a fresh tensor.
 struct TiedImpl : torch::nn::Module {
   TiedImpl() {
     in = register_module("in", torch::nn::Linear(5, 5));
@@ -339,7 +339,7 @@ TEST_P(OptimizerRulesOfUse, parameters_that_are_loaded_between_steps) {
   }
 }
 
-// torch::optim keeps its momentum in float32 and cannot go on with it, so options without state.
+// torch::optim keeps its momentum in float32 and cannot continue, so the options need no state.
 TEST_P(OptimizerRulesOfUse, another_dtype_in_the_middle_of_training) {
   SgdTwin twin(strategy(), SGDOptions(0.1), {}, at::kFloat);
   for (uint64_t step = 0; step < 3; ++step) twin.step(step);
@@ -356,7 +356,7 @@ TEST_P(OptimizerRulesOfUse, another_dtype_in_the_middle_of_training) {
   }
 }
 
-// As above, but the momentum goes on too.
+// As above, but the momentum continues too.
 TEST_P(OptimizerRulesOfUse, another_dtype_keeps_the_state_of_the_optimizer) {
   SgdTwin twin(strategy(), kSgd, {}, at::kFloat);
   SgdTwin other(strategy(), kSgd, {}, at::kFloat);
@@ -393,7 +393,7 @@ TEST_P(OptimizerRulesOfUse, parameter_that_is_frozen_later) {
   twin.expect_equal(kExact, false);
 }
 
-// ---- gradients that are not there --------------------------------------------------------------
+// ---- missing gradients -------------------------------------------------------------------------
 
 TEST_P(OptimizerRulesOfUse, replica_without_backward) {
   SgdTwin twin(strategy(), kSgd);
@@ -479,7 +479,7 @@ struct FragileImpl : torch::nn::Module {
 
 enum class Fails { kInBackward, kBeforeStep, kBetweenBatches, kAfterStep };
 
-// One replica fails in every other run, another one each time.
+// One replica fails in every other run, a different one each time.
 void train_with_failures(const Strategy& strategy, Fails fails, int64_t bucket,
                          bool clear_by_module) {
   Twin<FragileImpl, SGD, SGDOptions> twin(strategy, kSgd, {.bytes_per_bucket = bucket});
@@ -531,7 +531,7 @@ TEST_P(OptimizerRulesOfUse, goes_on_after_a_failure_with_zero_grad_of_libtorch) 
   for (const Fails fails : kAllFails) train_with_failures(strategy(), fails, 1 << 20, true);
 }
 
-// Derived from one that has a fused rule, but no such rule itself.
+// It derives from an optimizer with a fused rule, but has none itself.
 class Moody : public SGD {
  public:
   using SGD::SGD;
@@ -641,7 +641,7 @@ TEST_P(OptimizerRulesOfUse, gradients_of_another_dtype_may_be_changed_after_sync
   change_gradients(strategy(), Change::kReplaced, true);
 }
 
-// Some replicas come to step() while others still leave synchronize().
+// Some replicas arrive at step() while others are still leaving synchronize().
 TEST_P(OptimizerRulesOfUse, synchronize_and_step_after_parameters_were_moved) {
   SgdTwin twin(strategy(), SGDOptions(0.01));
   for (uint64_t step = 0; step < 200; ++step) {
@@ -747,7 +747,7 @@ TEST_P(OptimizerRulesOfUse, optimizer_and_model_may_die_in_any_order) {
   const std::string bytes = test::parameter_bytes(model->primary());
   optimizer.reset();
   EXPECT_EQ(test::parameter_bytes(model->primary()), bytes);
-  // Without it backward is LibTorch's alone, twice too.
+  // Without it backward is LibTorch's alone, and may run twice.
   on.run([&] {
     for (int i = 0; i < 2; ++i) (*model)->forward(x[my_id()]).sum().backward();
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Modules on many replicas: how copies are made, what is equal, who may use which copy.
+// Modules on many replicas: how copies are made, what is equal, and where each copy may be used.
 
 #include "tutti/train/replicated.h"
 
@@ -176,8 +176,8 @@ TEST(Replicated, CustomFirstValuesReachAllCopies) {
 
 // ---- tied weights -----------------------------------------------------------------
 
-// The three ways of C++ to tie: one module twice, one tensor registered twice, and a member that
-// is replaced behind the registry's back.
+// The three ways to tie weights in C++: one module twice, one tensor registered twice, and a member
+// that is replaced behind the registry's back.
 struct TiedImpl : torch::nn::Module {
   TiedImpl()
       : embedding(register_module("embedding", torch::nn::Embedding(5, 3))),
@@ -209,7 +209,7 @@ TEST_P(ReplicatedSizes, TiedWeightsStayTied) {
     EXPECT_TRUE(model->decoder->weight.is_same(model->embedding->weight));
     EXPECT_TRUE(at::equal(model->embedding->weight.grad(), plain->embedding->weight.grad()));
   });
-  // One leaf under its first name, and the decoder's own weight, which nobody uses.
+  // One leaf under its first name, and the decoder's own weight, which is unused.
   EXPECT_EQ(model.modules()->parameter_names(),
             (std::vector<std::string>{"scale", "decoder.weight"}));
 }
@@ -309,7 +309,7 @@ TEST(Replicated, AdoptOfAPlainModuleNeedsAFactory) {
   EXPECT_EQ(&model.primary(), plain.ptr().get());
 }
 
-// clone() of LibTorch makes it a TiedCloneImpl.
+// LibTorch's clone() makes it a TiedCloneImpl.
 struct DerivedCloneImpl : TiedCloneImpl {};
 
 TEST(Replicated, AdoptFindsClonesOfAnotherType) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps that are left out because a gradient is not finite leave no trace: neither in what an
-// optimizer counts, as Adam does for its bias correction, nor in sparse tables.
+// Steps that are skipped because a gradient is not finite leave no trace: neither in the counts of
+// an optimizer, such as Adam's for its bias correction, nor in sparse tables.
 
 #include <cmath>
 #include <limits>
@@ -37,7 +37,7 @@ Batch bad_batch(int replicas) {
   return batch;
 }
 
-// Every good step comes after one that is left out.
+// Every good step follows a skipped one.
 template <class O, class Options>
 void expect_no_trace(const Strategy& strategy, const Options& options, bool fused, bool scaled) {
   Twin<TwoLayersImpl, O, Options> twin(
@@ -100,7 +100,7 @@ struct TableImpl : torch::nn::Module {
     dense = register_parameter("dense", torch::ones({3}));
     to(at::kDouble);
   }
-  // The factor reaches the gradient of the table alone.
+  // The factor affects only the gradient of the table.
   at::Tensor forward(const at::Tensor& rows, double factor) {
     return (table(rows) * factor).sum() + (dense * 2).sum();
   }

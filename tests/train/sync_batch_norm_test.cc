@@ -89,7 +89,7 @@ void compare(const Case& test, const Rows& rows) {
       plain->eval();
       model.eval();
     }
-    // A mean far from zero shows cancellation.
+    // A mean far from zero reveals cancellation.
     at::Tensor x = (torch::randn(shape, test.dtype) * 2 + 100).requires_grad_();
     const at::Tensor factors = torch::randn(shape, test.dtype);
     const at::Tensor expected = plain(x);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What tests of training functions share: strategies with 1 to 4 replicas, and batches whose rows
-// lie on them unevenly.
+// are split unevenly.
 
 #pragma once
 
@@ -54,7 +54,7 @@ inline std::vector<std::vector<int64_t>> ragged_splits(int replicas) {
   return splits;
 }
 
-/// Consecutive rows for each replica.
+/// Splits off consecutive rows for each replica.
 inline PerReplica<at::Tensor> split_rows(const at::Tensor& rows,
                                          const std::vector<int64_t>& counts) {
   std::vector<at::Tensor> parts;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A replicated model with its distributed optimizer, beside the same model with plain LibTorch on
-// one device. Forward of a model here gives one loss for each row.
+// A replicated model with its distributed optimizer, next to the same model with plain LibTorch on
+// one device. forward() of a model here returns one loss for each row.
 
 #pragma once
 
@@ -42,7 +42,7 @@ inline void copy_values(torch::nn::Module& from, torch::nn::Module& to) {
   for (auto& each : to.named_parameters()) each.value().copy_(source[each.key()]);
 }
 
-/// |a - b| <= tolerance * |b|, by the largest elements.
+/// Checks that |a - b| <= tolerance * |b|, by the largest elements.
 inline testing::AssertionResult near(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   if (!a.defined() || !b.defined()) {
     if (a.defined() == b.defined()) return testing::AssertionSuccess();
@@ -58,7 +58,7 @@ inline testing::AssertionResult near(const at::Tensor& a, const at::Tensor& b, d
   return testing::AssertionFailure() << "the difference is " << difference << " of " << size;
 }
 
-/// Uneven rows for every replica, at least one in all; some replicas have none.
+/// Makes uneven rows for every replica, at least one in total; some replicas have none.
 inline Batch make_batch(int replicas, uint64_t seed, at::ScalarType dtype = at::kDouble,
                         int64_t columns = 5) {
   const auto splits = ragged_splits(4);
@@ -73,7 +73,7 @@ inline Batch make_batch(int replicas, uint64_t seed, at::ScalarType dtype = at::
   return batch;
 }
 
-/// What zero_grad() of optimizers does since LibTorch 2; before, it left zeros.
+/// Does what zero_grad() of optimizers does since LibTorch 2; before, it left zeros.
 inline void drop_gradients(torch::nn::Module& module) {
   for (at::Tensor& each : module.parameters()) each.mutable_grad() = at::Tensor();
 }
@@ -84,7 +84,7 @@ struct Twin {
        const DistributedOptimizerOptions& distributed = {}, at::ScalarType type = at::kDouble)
       : Twin(on, type, options, distributed) {}
 
-  /// A step of both.
+  /// Makes a step of both.
   void step(uint64_t seed) { step(make_batch(n(), seed, dtype)); }
   void step(const Batch& batch) {
     distributed_step(batch);

@@ -71,7 +71,7 @@ struct State {
   std::vector<Fault> faults;
   std::map<int, int> async_errors;
   std::set<int> hanging;
-  // Kept for ever, so that a use after the end is seen and not a crash.
+  // Never freed, so that a use after the end is detected and does not crash.
   std::deque<Communicator> communicators;
 };
 
@@ -150,7 +150,7 @@ void try_gather(Operation& each) {
   each.done = true;
 }
 
-// Copies what is sent away, so a sender does not wait for a receiver.
+// Copies the bytes that are sent, so that a sender does not wait for a receiver.
 int post(std::vector<Operation>& operations) {
   std::map<Communicator*, std::string> kinds;
   for (const Operation& each : operations) {

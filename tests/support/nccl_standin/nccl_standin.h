@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a test can ask of the stand-in for NCCL, a shared library with NCCL's C functions that
+// What a test can request from the stand-in for NCCL, a shared library with NCCL's C functions that
 // moves bytes between threads in host memory. Unlike NCCL it is synchronous: ncclGroupEnd returns
 // when the data has arrived. Wrong usage is an error and is kept in violations().
 
@@ -19,7 +19,7 @@ struct Call {
   int peer = -1;
   size_t bytes = 0;
   const void* stream = nullptr;
-  int device = -1;  ///< Of the communicator.
+  int device = -1;  ///< The communicator's device.
   std::thread::id thread = std::this_thread::get_id();
 };
 
@@ -28,14 +28,14 @@ struct Call {
 std::vector<Call> calls();
 void forget_calls();
 
-/// What NCCL would not have allowed, in words; empty in a correct program.
+/// Describes what NCCL would not have allowed; empty in a correct program.
 std::vector<std::string> violations();
 
-/// The k-th call of a function from now on (1: the next) on a rank returns `result`. Rank -1 is for
-/// functions without a communicator.
+/// Makes the k-th call of a function from now on (1: the next) on a rank return `result`. Rank -1
+/// is for functions without a communicator.
 void fail_call(const std::string& function, int rank, int k, int result);
 
-/// The next communicator of this rank that is asked for its asynchronous error has it.
+/// The next communicator of this rank that is queried for its asynchronous error returns it.
 void set_async_error(int rank, int result);
 
 /// The next group of calls on this rank does not return before its communicator is aborted.
