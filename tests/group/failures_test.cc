@@ -330,7 +330,8 @@ TEST_P(LaneFailures, ADroppedTransferEndsTheGroup) {
     result.expect_no_failures();
     for (const Outcome& rank : result.ranks) {
       EXPECT_EQ(rank.error, ErrorCode::kCancelled) << rank.error_text;
-      EXPECT_TRUE(contains(rank.error_text, rank_name(1) + " left all_gather")) << rank.error_text;
+      EXPECT_TRUE(contains(rank.error_text, rank_name(1) + " dropped all_gather"))
+          << rank.error_text;
       EXPECT_TRUE(contains(rank.error_text, "\"dropped\"")) << rank.error_text;
     }
   }
@@ -359,7 +360,7 @@ TEST_P(LaneFailures, ADeadlineNamesWhoIsMissing) {
       const RunResult result = run_ranks(GetParam(), size, kDeadline, {.argument = how});
       for (const Outcome& rank : result.ranks) {
         EXPECT_EQ(rank.error, ErrorCode::kUnavailable) << rank.error_text;
-        EXPECT_TRUE(contains(rank.error_text, rank_name(0) + " did not come to barrier \"late\""))
+        EXPECT_TRUE(contains(rank.error_text, rank_name(0) + " did not join barrier \"late\""))
             << rank.error_text;
         EXPECT_TRUE(contains(rank.error_text, "in step 17")) << rank.error_text;
       }

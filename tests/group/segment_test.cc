@@ -348,7 +348,7 @@ TEST_F(HostLinks, RefuseMessagesThatCannotBe) {
     slot.is_inline = is_inline;
     slot.bytes = bytes;
     slot.offset = offset;
-    EXPECT_TUTTI_ERROR(link_.peek(), ErrorCode::kDataLoss, "rank 1", "cannot be");
+    EXPECT_TUTTI_ERROR(link_.peek(), ErrorCode::kDataLoss, "rank 1", "impossible message");
   };
   expect_refused(1, 17, 0);
   expect_refused(1, UINT64_MAX, 0);

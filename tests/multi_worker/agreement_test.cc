@@ -356,8 +356,7 @@ TEST_P(WorkersThatStayAway, AreNamedInARun) {
         strategy.run([] { get_replica_context()->all_reduce(ReduceOp::kSum, at::ones({4})); });
       },
       kShort,
-      {"/job:worker/task:1 (a thread) did not come to all_reduce(kSum) of float32[4]",
-       "in step 2"});
+      {"/job:worker/task:1 (a thread) did not join all_reduce(kSum) of float32[4]", "in step 2"});
 }
 
 TEST_P(WorkersThatStayAway, AreNamedInAReduction) {
@@ -365,7 +364,7 @@ TEST_P(WorkersThatStayAway, AreNamedInAReduction) {
       [](const Strategy& strategy) {
         strategy.reduce(ReduceOp::kSum, strategy.run([] { return at::ones({4}); }));
       },
-      kShort, {"/job:worker/task:1 (a thread) did not come to", "\"reduce\"", "in step 2"});
+      kShort, {"/job:worker/task:1 (a thread) did not join", "\"reduce\"", "in step 2"});
 }
 
 TEST_P(WorkersThatStayAway, AreWaitedForWithAWarning) {
@@ -394,9 +393,8 @@ TEST_P(WorkersThatStayAway, AreNamedInAnUpdate) {
       strategy.run([&] { optimizer->minimize(model->forward(at::ones({2, 3})).sum()); });
     };
   };
-  expect_missed_after(
-      training, kShort,
-      {"/job:worker/task:1 (a thread) did not come to", "gradients 0: ", "in step 2"});
+  expect_missed_after(training, kShort,
+                      {"/job:worker/task:1 (a thread) did not join", "gradients 0: ", "in step 2"});
 }
 
 TEST_P(WorkersThatStayAway, AreNamedByTheReaderOfTheInput) {
@@ -417,12 +415,12 @@ TEST_P(WorkersThatStayAway, AreNamedAfterTheTimeoutOfTheCall) {
       [&](const Strategy& strategy) {
         strategy.run([&] { get_replica_context()->all_gather(at::ones({4}), 0, soon); });
       },
-      kLong, {"/job:worker/task:1 (a thread) did not come to", "all_gather(axis 0)"});
+      kLong, {"/job:worker/task:1 (a thread) did not join", "all_gather(axis 0)"});
   expect_missed(
       [&](const Strategy& strategy) {
         strategy.run([&] { get_replica_context()->all_reduce(ReduceOp::kSum, 1.0, soon); });
       },
-      kLong, {"/job:worker/task:1 (a thread) did not come to", "of a number"});
+      kLong, {"/job:worker/task:1 (a thread) did not join", "of a number"});
 }
 
 // What is begun in backward is waited for in step(); the time in between does not count.

@@ -47,7 +47,7 @@ TEST(WorkerRendezvous, EndsAtOnceIfTheFirstWorkerEndsJustAfterIt) {
   options.join_timeout = std::chrono::seconds(60);
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_TUTTI_ERROR(internal::join_workers(options), ErrorCode::kUnavailable,
-                     "/job:worker/task:0 (" + gone + ")", "came to the rendezvous, but has ended");
+                     "/job:worker/task:0 (" + gone + ")", "joined the rendezvous, but has ended");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 

@@ -132,7 +132,7 @@ def failures(folder):
                 text, status, log = results[index]
                 parts = ["127.0.0.1:", " step 21"]
                 if end != "throw":
-                    parts += ["noticed during all_"]
+                    parts += ["Detected by /job:worker/task:", " during all_"]
                 if status == 0 or not text.startswith(expected) or not all(p in text for p in parts):
                     raise SystemExit(f"{kind} {end}: worker {index} says {text!r}\n{log}")
                 if end == "throw" and not ("the disk is on fire" in text and "step 21" in text

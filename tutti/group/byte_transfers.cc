@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operations of a lane that only move bytes. All are one: some bytes to some ranks,
-// some from some ranks, in as many messages as the links need.
+// The operations of a lane that only move bytes. All share one implementation: it sends bytes to
+// some ranks and receives bytes from some ranks, in as many messages as the links need.
 
 #include <algorithm>
 #include <cstring>
@@ -65,12 +65,12 @@ class ByteTransfer final : public Transfer {
     return link.drained();
   }
 
-  // Memory is taken before the bytes come.
+  // Memory is allocated before the bytes arrive, so a wrong total could exhaust it.
   void check_total(int rank, uint64_t total) {
     if (total <= kMaxTotalBytes) return;
     WorkerGroup& group = lane_.group();
     group.abort(ErrorCode::kInvalidArgument,
-                tutti::message(fingerprint_.describe(), ": ", group.name(rank), " wants to send ",
+                tutti::message(fingerprint_.describe(), ": ", group.name(rank), " announces ",
                                total, " bytes; more than ", kMaxTotalBytes, " are refused."));
     group.throw_if_aborted();
   }

@@ -13,15 +13,15 @@
 namespace tutti {
 namespace {
 
-// On one machine what is sent to all peers at once shall fit into a core's cache. Between machines
-// larger parts, and several of them, hide the way.
+// On one machine, the chunks that are sent to all peers simultaneously should fit into a core's
+// cache. Between machines, several larger chunks under way hide the latency.
 constexpr size_t kHostChunkBytes = 256 << 10;
 constexpr size_t kMinHostChunkBytes = 64 << 10;
 constexpr size_t kRemoteChunkBytes = 1 << 20;
 constexpr size_t kHostDepth = 2;
 constexpr size_t kRemoteDepth = 4;
 
-// What the links need as long as they live; links die first.
+// Kept alive for the links, which are destroyed first.
 struct Backends {
   std::unique_ptr<internal::HostMesh> host;
   std::shared_ptr<RemoteLinks> remote;
@@ -53,7 +53,9 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   const auto size = static_cast<int>(options.names.size());
   if (options.rank < 0 || options.rank >= size || !options.gather) {
     throw Error(ErrorCode::kInvalidArgument,
-                message("make_group: rank ", options.rank, " of ", size, " is not possible."));
+                message("make_group: rank ", options.rank, " of ", size,
+                        " is impossible, or there is no gather function. Set GroupOptions::rank, "
+                        "names and gather."));
   }
   const Deadline deadline = Deadline::after(options.connect_timeout);
   const bool use_host = options.implementation != CommunicationImplementation::kGrpc;
@@ -83,7 +85,7 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
                 reason,
                 ". Use kAuto or kGrpc for workers on different machines or of other users."));
   }
-  // Every rank must know who needs what anywhere: parts are cut alike everywhere.
+  // Every rank must know which backends any rank uses, because all cut reductions equally.
   bool any_far = false;
   bool any_near = false;
   const auto has = [](const std::vector<int>& ranks) { return ranks.empty() ? '0' : '1'; };
@@ -94,7 +96,8 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   if (any_far) {
     if (options.remote == nullptr) {
       throw Error(ErrorCode::kUnavailable,
-                  message("make_group: there is no way between the ranks: ", reason, "."));
+                  message("make_group: no transport connects all ranks: ", reason,
+                          ". Set GroupOptions::remote for ranks on different machines."));
     }
     backends->remote->connect(far, deadline);
   }

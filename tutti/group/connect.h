@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Connects the ranks of a group: through shared memory where they run on one machine, through gRPC
-// where they do not. The one place that knows all backends, and can say what was chosen and why.
+// where they do not. Only this file knows all backends, and it can say what was chosen and why.
 
 #pragma once
 
@@ -29,13 +29,13 @@ class RemoteLinks {
 
 struct GroupOptions {
   int rank = 0;
-  std::vector<std::string> names = {};  ///< Of each rank: "/job:worker/task:1 (hostB:4321)".
+  std::vector<std::string> names = {};  ///< One per rank: "/job:worker/task:1 (hostB:4321)".
   uint64_t epoch = 0;                   ///< Random, and the same on all ranks.
-  int local_replicas = 1;               ///< Threads of each rank that work at the same time.
+  int local_replicas = 1;               ///< Threads of each rank that run simultaneously.
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
-  std::chrono::milliseconds timeout{300'000};          ///< Of every operation.
-  std::chrono::milliseconds warning{5'000};            ///< A wait so long is logged.
-  std::chrono::milliseconds connect_timeout{300'000};  ///< Of making the group.
+  std::chrono::milliseconds timeout{300'000};          ///< Limits every operation.
+  std::chrono::milliseconds warning{5'000};            ///< Longer waits are logged.
+  std::chrono::milliseconds connect_timeout{300'000};  ///< Limits how long make_group() takes.
   size_t segment_bytes = size_t{16} << 30;             ///< Shared memory; only what is used counts.
 
   /// Gives the text of every rank to every rank; all ranks call it together.
@@ -44,8 +44,8 @@ struct GroupOptions {
   std::shared_ptr<RemoteLinks> remote = nullptr;
 };
 
-/// Connects this rank with all others, who call it at the same time. Throws kUnavailable when a
-/// rank cannot be reached, and kInvalidArgument for options that cannot be.
+/// Connects this rank with all others, which call it at the same time. Throws kUnavailable when a
+/// rank cannot be reached, and kInvalidArgument for impossible options.
 std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options);
 
 }  // namespace tutti

@@ -88,8 +88,8 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
                 message("the input of ", group_.name(group_.rank()), ": ", group_.name(missing),
                         " did not say whether it has data for step ", progress.step, " of pass ",
                         progress.pass, failure ? ": " + failure->text : " before the deadline.",
-                        " Every worker must go through the same distributed datasets, and as far; "
-                        "if one takes long for a step, raise communication_options.timeout."));
+                        " Every worker must iterate over the same distributed datasets, equally "
+                        "far; if a step takes long, raise communication_options.timeout."));
   };
   std::vector<bool> sent(static_cast<size_t>(group_.size()));
   sent[static_cast<size_t>(group_.rank())] = true;
@@ -102,7 +102,7 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
       if (round == 0) {
         notes_of(key)[static_cast<size_t>(group_.rank())] = mine;
       }
-      int unsent = -1;  // whose ring is full: it would wait for the note in vain
+      int unsent = -1;  // a rank whose ring is full: it would wait for the note in vain
       for (int r = 0; r < group_.size(); ++r) {
         if (sent[static_cast<size_t>(r)]) continue;
         if (lane_.link(r).can_post()) {
@@ -125,7 +125,7 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
         notes_.erase(key);
         return totals;
       }
-      // Who is gone may have said it before.
+      // A rank that is gone may have sent its note before.
       const std::optional<PeerFailure> failure = lane_.link(missing).failure();
       if (failure && is_silent && first_missing(key) != missing) continue;
       check(missing, failure);

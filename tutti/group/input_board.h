@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How workers agree on the end of uneven data: before each step every worker tells all others how
-// many of its replicas have data, and how many rows. Several passes may be under way at once, such
-// as a training and an evaluation. What others say about a pass whose iterator was dropped here is
-// not kept.
+// many of its replicas have data, and how many rows. Several passes may be under way
+// simultaneously, such as a training and an evaluation. What others say about a pass whose iterator
+// was dropped here is not kept.
 
 #pragma once
 
@@ -25,11 +25,11 @@ class InputBoard {
  public:
   explicit InputBoard(WorkerGroup& group);
 
-  /// The sums over all workers. Throws kUnavailable when a worker is gone or does not come before
-  /// the deadline of the group, and kCancelled when the iterator was dropped.
+  /// Returns the sums over all workers. Throws kUnavailable when a worker is gone or does not
+  /// answer before the deadline of the group, and kCancelled when the iterator was dropped.
   InputTotals add_up(const InputProgress& progress);
 
-  /// Nobody will ask about the pass any more.
+  /// Drops what is known about a pass that is not asked about any more.
   void forget(int64_t pass);
 
  private:

@@ -10,22 +10,22 @@
 
 namespace tutti {
 
-/// Where an iterator of a distributed dataset is.
+/// How far an iterator of a distributed dataset has advanced.
 struct InputProgress {
-  int64_t pass = 0;  ///< Counts the iterators that were made, in the order of the program.
+  int64_t pass = 0;  ///< Numbers the iterators in the order in which the program made them.
   int64_t step = 0;
   int local_replicas_with_data = 0;
-  int64_t local_rows = 0;  ///< Of all local replicas.
+  int64_t local_rows = 0;  ///< Summed over the local replicas.
   bool stop = false;       ///< This worker was asked to stop.
-  /// Set when the iterator is dropped: whoever waits shall give up, with any error.
+  /// Set when the iterator is dropped: a waiting thread then gives up, with any error.
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-/// What all replicas of all workers have in a step.
+/// The sums over all replicas of all workers in a step.
 struct InputTotals {
   int replicas_with_data = 0;
   int64_t rows = 0;
-  bool stop = false;  ///< Some worker was asked to.
+  bool stop = false;  ///< Some worker was asked to stop.
 };
 
 }  // namespace tutti

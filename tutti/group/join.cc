@@ -28,7 +28,7 @@ namespace {
 
 constexpr char kGatherMethod[] = "/tutti.Group/Gather";
 constexpr std::chrono::milliseconds kRetryTime{500};
-// For connections between workers that have all come, if the last came at the last moment.
+// The least time for connections between workers once all have joined, however late the last was.
 constexpr std::chrono::seconds kConnectTime{10};
 constexpr int kTriesBetweenReports = 10;
 constexpr int kRefusals = 3;
@@ -41,8 +41,9 @@ std::vector<std::string> parse_texts(const std::string& answer, size_t ranks) {
   const nlohmann::json json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (!json.is_array() || json.size() != ranks) {
     throw Error(ErrorCode::kUnavailable,
-                message("MultiWorkerMirroredStrategy: worker 0 did not send a text of each of ",
-                        ranks, " workers. Do all workers run the same version?"));
+                message("MultiWorkerMirroredStrategy: worker 0 sent a malformed response instead "
+                        "of ",
+                        ranks, " texts. Do all workers run the same version?"));
   }
   std::vector<std::string> texts;
   for (const nlohmann::json& each : json)
@@ -50,7 +51,7 @@ std::vector<std::string> parse_texts(const std::string& answer, size_t ranks) {
   return texts;
 }
 
-// The address of this machine that a peer at `towards` would see: asked of the routing table.
+// Looks up in the routing table which address of this machine a peer at `towards` would see.
 std::string own_host_towards(const std::string& towards) {
   const Address address = parse_address(towards, PortZero::kRefused);
   addrinfo hints{};
@@ -79,7 +80,7 @@ std::string own_host_towards(const std::string& towards) {
   return host;
 }
 
-// The same. The name of a worker may not be known yet.
+// The same, but retries, since the name of a worker may not be known yet.
 std::string await_own_host(const std::string& worker, const std::string& address,
                            const Deadline& deadline) {
   for (int tries = 0;; ++tries) {
@@ -88,8 +89,8 @@ std::string await_own_host(const std::string& worker, const std::string& address
     if (deadline.passed()) {
       throw Error(ErrorCode::kUnavailable,
                   message("MultiWorkerMirroredStrategy: ", worker, " at ", address,
-                          " cannot be found from this machine. Is the name right, and does this "
-                          "machine's name service know it?"));
+                          " cannot be resolved or reached from this machine. Is the name right, "
+                          "and does this machine's name service know it?"));
     }
     if (tries % kTriesBetweenReports == 0) {
       log(LogLevel::kInfo,
@@ -99,14 +100,15 @@ std::string await_own_host(const std::string& worker, const std::string& address
   }
 }
 
-// A worker that has come to the rendezvous listens; if nobody does any more, it has ended.
+// A worker that has joined the rendezvous listens; if its address refuses connections, it has
+// ended.
 std::shared_ptr<rpc::Channel> connect_to_first(const std::string& worker,
                                                const std::string& address,
                                                rpc::ChannelOptions options, Deadline deadline) {
   const std::string refused = std::generic_category().message(ECONNREFUSED);
   int in_a_row = 0;
   options.on_waiting = [&](const std::string& why) {
-    // Of a name with several addresses, some may always refuse.
+    // If a name has several addresses, some may always refuse.
     bool all_refuse = true;
     for (size_t from = 0; from < why.size() && all_refuse;) {
       const size_t end = std::min(why.find("; ", from), why.size());
@@ -117,7 +119,7 @@ std::shared_ptr<rpc::Channel> connect_to_first(const std::string& worker,
     if (in_a_row < kRefusals) return;
     throw Error(ErrorCode::kUnavailable,
                 message("MultiWorkerMirroredStrategy: ", worker,
-                        " came to the rendezvous, but has ended before the workers were connected "
+                        " joined the rendezvous, but has ended before the workers were connected "
                         "to each other. Its log says why; start the job again."));
   };
   return rpc::Channel::connect(address, options, deadline);
@@ -131,7 +133,7 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
       std::all_of(options.addresses.begin(), options.addresses.end(),
                   [](const std::string& each) { return each.empty() || rpc::is_loopback(each); });
   const rpc::SecurityOptions& security = options.security;
-  // One address of several may be loopback: then all the same a secret must be given.
+  // If only some addresses are loopback, a secret is still required.
   if (!security.has_certificates()) static_cast<void>(rpc::find_job_secret(security, loopback));
 
   const Deadline deadline = Deadline::after(options.join_timeout);

@@ -19,13 +19,13 @@ namespace tutti::internal {
 
 struct WorkerRendezvousOptions {
   int rank = 0;
-  std::vector<std::string> names = {};  ///< Of each rank: "/job:worker/task:1".
+  std::vector<std::string> names = {};  ///< One per rank: "/job:worker/task:1".
   std::vector<std::string> addresses =
-      {};                        ///< Of each rank; "" is not known, except that of rank 0.
+      {};                        ///< One per rank; "" if unknown; that of rank 0 is known.
   std::string own_address = {};  ///< Where this worker listens; "" finds one.
   std::string job = {};
   std::map<std::string, std::string> facts = {};  ///< Must be equal on all workers.
-  std::map<std::string, std::string> info = {};   ///< Told to all workers.
+  std::map<std::string, std::string> info = {};   ///< Sent to all workers.
   rpc::SecurityOptions security = {};
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
   int local_replicas = 1;
@@ -36,10 +36,10 @@ struct WorkerRendezvousOptions {
 
 struct JoinedWorkers {
   std::shared_ptr<WorkerGroup> group;
-  std::vector<std::map<std::string, std::string>> info;  ///< Of each rank.
+  std::vector<std::map<std::string, std::string>> info;  ///< One per rank.
 };
 
-/// Waits for all workers. Throws what rendezvous() and make_group() throw.
+/// Waits until all workers have joined. Throws what rendezvous() and make_group() throw.
 JoinedWorkers join_workers(const WorkerRendezvousOptions& options);
 
 }  // namespace tutti::internal

@@ -29,7 +29,7 @@ int Lane::size() const { return group_.size(); }
 
 Deadline Lane::deadline(std::optional<std::chrono::milliseconds> timeout) const {
   const std::chrono::milliseconds delay = timeout.value_or(group_.options().timeout);
-  // The time of the last tick, some milliseconds ago, is a fifth as expensive as the time.
+  // The time of the last tick, some milliseconds ago, costs a fifth of the exact time.
   timespec tick{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &tick);
   if (delay >= std::chrono::hours(24)) return Deadline::after(delay);
@@ -41,8 +41,8 @@ Fingerprint Lane::begin(const Operation& operation) {
   group_.throw_if_aborted();
   if (busy_) {
     throw Error(ErrorCode::kFailedPrecondition,
-                "Lane: an operation was begun while another one of the same lane is not "
-                "done. Wait for it first.");
+                "Lane: an operation was begun while a previous one on the same lane is still "
+                "under way. Wait for that one first.");
   }
   Operation described = operation;
   if (described.step == 0) described.step = group_.step();
@@ -77,8 +77,8 @@ void Lane::pop(int rank) {
   const auto peer = static_cast<size_t>(rank);
   Link& link = *links_[peer];
   if (link.shares_memory() && link.peek()->bytes.size() > Link::kCopiedBytes) {
-    // A rank that gives up takes back the memory that it has lent: what was read may be anything.
-#if !defined(__SANITIZE_THREAD__)  // which knows no fences
+    // A rank that gives up takes back the memory that it has lent: what was read may be garbage.
+#if !defined(__SANITIZE_THREAD__)  // which does not support fences
     std::atomic_thread_fence(std::memory_order_acquire);
 #endif
     if (link.reported_failure()) group_.check();
@@ -103,15 +103,15 @@ void Lane::check_alive(int missing, const Fingerprint& fingerprint) {
     if (!failure || (!failure->reported && r != missing)) continue;
     const std::string text =
         failure->reported ? failure->text
-                          : message(group_.name(r), " is gone: ", failure->text,
-                                    " This was noticed during ", fingerprint.describe_with_step(),
-                                    " by ", group_.name(rank()), ". Start the job again.");
+                          : message(group_.name(r), " is gone: ", failure->text, " Detected by ",
+                                    group_.name(rank()), " during ",
+                                    fingerprint.describe_with_step(), ". Start the job again.");
     group_.abort(failure->code, text);
     group_.throw_if_aborted();
   }
 }
 
-// A worker that is slower in every step shall not fill the log.
+// The limit doubles so that a worker that is slower in every step does not fill the log.
 void Lane::warn_if_long(int missing, const Fingerprint& fingerprint, Clock::time_point since) {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
   int64_t limit = group_.warning_.load(std::memory_order_relaxed);
@@ -119,19 +119,19 @@ void Lane::warn_if_long(int missing, const Fingerprint& fingerprint, Clock::time
   log(LogLevel::kWarning,
       message(group_.name(rank()), " has waited for ", static_cast<double>(limit) / 1e3, " s for ",
               group_.name(missing), " in ", fingerprint.describe_with_step(),
-              ". It is slow or stuck, or makes other calls than this one."));
+              ". It is slow or stuck, or is making different calls."));
 }
 
 void Lane::throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& theirs) {
   const bool same_call = mine.describe() == theirs.describe() && mine.step != theirs.step;
   const std::string text = message(
-      "ranks do not do the same: ", group_.name(this->rank()), " does ", mine.describe_with_step(),
-      " (operation ", mine.number, " of its lane), but ", group_.name(rank), " does ",
-      theirs.describe_with_step(), " (operation ", theirs.number, ")",
+      "ranks disagree on the operation: ", group_.name(this->rank()), " is in ",
+      mine.describe_with_step(), " (operation ", mine.number, " of its lane), but ",
+      group_.name(rank), " is in ", theirs.describe_with_step(), " (operation ", theirs.number, ")",
       theirs.epoch != mine.epoch ? ". They do not belong to the same group" : "",
       ". Every worker must make the same calls in the same order, with equal types and shapes",
       same_call ? ": one has left out a call, or a whole run." : ".");
-  // As in one process: a call that is missing, or one that differs.
+  // The codes are those within one process: one for a missing call, one for a different call.
   const bool is_missing = same_call || theirs.epoch != mine.epoch;
   group_.abort(is_missing ? ErrorCode::kFailedPrecondition : ErrorCode::kInvalidArgument, text);
   group_.throw_if_aborted();
@@ -141,11 +141,11 @@ void Lane::throw_mismatch(int rank, const Fingerprint& mine, const Fingerprint& 
 void Lane::throw_timeout(int rank, const Fingerprint& fingerprint) {
   const uint64_t seen = seen_in_[static_cast<size_t>(rank)];
   const std::string text =
-      message(group_.name(rank), " did not come to ", fingerprint.describe_with_step(),
-              " (operation ", fingerprint.number, " of its lane) before the deadline, noticed by ",
+      message(group_.name(rank), " did not join ", fingerprint.describe_with_step(), " (operation ",
+              fingerprint.number, " of its lane) before the deadline, detected by ",
               group_.name(this->rank()), ". It was last seen in ",
               seen == 0 ? "no operation of this lane" : log_.describe(seen - 1),
-              ". Either it is stuck, or it makes other calls than this one.");
+              ". Either it is stuck, or it is making different calls.");
   if (group_.abort(ErrorCode::kUnavailable, text)) group_.log_operations();
   group_.throw_if_aborted();
   throw Error(ErrorCode::kInternal, text);

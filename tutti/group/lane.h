@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An ordered channel of a group: one link to each other rank. Every call is an operation that all
-// ranks concerned make in the same order; what each believes it is travels with the bytes and is
+// ranks concerned issue in the same order; a fingerprint of it travels with the bytes and is
 // compared.
 
 #pragma once
@@ -30,14 +30,14 @@ class WorkerGroup;
 
 /// Lanes are independent of each other: each has its own order of operations.
 enum class LaneKind : uint8_t {
-  kCollectives,  ///< What the program asks for.
+  kCollectives,  ///< Operations that the program asks for.
   kGradients,    ///< Buckets of gradients.
-  kFlags,        ///< What goes beside the buckets of a step.
+  kFlags,        ///< Notes that accompany the buckets of a step.
   kInput,        ///< Which replicas have data; sent ahead by the thread that reads the input.
 };
 inline constexpr size_t kLanes = 4;
 
-/// One operation at a time, started and advanced by one thread at a time.
+/// Runs one operation at a time, which one thread at a time begins and advances.
 class Lane {
  public:
   struct Outgoing {
@@ -48,7 +48,7 @@ class Lane {
     int rank;
     std::span<std::byte> bytes;
   };
-  /// Where the bytes of a rank go, given their number.
+  /// Returns where the bytes of a rank go, given their number.
   using PlaceFn = std::function<std::span<std::byte>(int rank, size_t bytes)>;
 
   Lane(WorkerGroup& group, std::vector<std::unique_ptr<Link>> links);
@@ -64,7 +64,8 @@ class Lane {
   std::unique_ptr<Transfer> exchange(const Operation& operation, std::vector<Outgoing> outgoing,
                                      std::vector<Expected> expected, Deadline deadline);
 
-  /// Gives every rank the bytes of every rank; sizes may differ. `place` is also asked for the own.
+  /// Gives every rank the bytes of every rank; sizes may differ. `place` is also called for this
+  /// rank's own bytes.
   std::unique_ptr<Transfer> all_gather(Operation operation, std::span<const std::byte> mine,
                                        PlaceFn place, Deadline deadline);
 
@@ -80,14 +81,14 @@ class Lane {
   std::unique_ptr<Transfer> receive(Operation operation, int from, std::span<std::byte> bytes,
                                     Deadline deadline);
 
-  /// After the timeout of the group, or the one given.
+  /// A deadline after the timeout of the group, or after the one given.
   Deadline deadline(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
 
-  /// Bytes given to links so far, without what describes them; and operations begun.
+  /// Bytes given to links so far, without their heads; and operations begun.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
 
-  // ---- for those who write operations: one link each
+  // ---- for implementations of operations: single links
 
   Link& link(int rank) { return *links_[static_cast<size_t>(rank)]; }
 
@@ -95,13 +96,13 @@ class Lane {
   void post(int rank, const Fingerprint& fingerprint, uint64_t tag, uint64_t total,
             Link::Pieces pieces, Link::Use use = Link::Use::kReadInPlace);
 
-  /// The next message of the rank, or null. Throws as wait() does, on this rank and through an
-  /// abort on all others, if it is not a part of this operation.
+  /// Returns the next message of the rank, or null. If it is not a part of this operation, throws
+  /// as wait() does, on this rank and through an abort on all others.
   const Incoming* peek(int rank, const Fingerprint& fingerprint);
   void pop(int rank);
 
-  /// Memory that peers on this machine can read, for the operation under way; the next one may get
-  /// the same. Only if there are such peers.
+  /// Memory that peers on this machine can read, for the operation under way; the next operation
+  /// may get the same memory. Call it only if there are such peers.
   std::byte* scratch(size_t bytes);
 
  private:
@@ -118,9 +119,9 @@ class Lane {
   WorkerGroup& group_;  // owns this
   Mutex turn_;
   std::vector<std::unique_ptr<Link>> links_;
-  std::vector<uint64_t> posted_;  // messages, of each link
+  std::vector<uint64_t> posted_;  // messages on each link
   std::vector<uint64_t> popped_;
-  std::vector<uint64_t> seen_in_;  // the last operation a message came for, plus 1
+  std::vector<uint64_t> seen_in_;  // 1 + the last operation that a message arrived for
   OperationLog log_;
   at::Tensor scratch_;
   bool busy_ = false;

@@ -55,7 +55,7 @@ const char* kind_name(OperationKind kind) {
   return "an unknown operation";
 }
 
-// What came from elsewhere must not play with a terminal.
+// Untrusted bytes must not send control sequences to a terminal.
 std::string printable(const char* text, size_t limit) {
   std::string result;
   for (size_t i = 0; i < limit && text[i] != '\0'; ++i) {
@@ -68,7 +68,7 @@ std::string printable(const char* text, size_t limit) {
 }  // namespace
 
 Fingerprint make_fingerprint(const Operation& operation, uint64_t epoch) {
-  static constexpr Fingerprint kEmpty;  // copied in a few instructions; clearing takes longer
+  static constexpr Fingerprint kEmpty;  // copying it is faster than clearing each member
   Fingerprint result = kEmpty;
   result.hash = hash_of(operation, epoch);
   result.epoch = epoch;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank believes it is doing. The description travels with the data, so that ranks that do
-// not do the same thing notice before anything is combined, and can say who did what.
+// What a rank believes it is doing. The description travels with the data, so that ranks that
+// disagree detect it before anything is combined, and can say which rank did what.
 
 #pragma once
 
@@ -29,20 +29,20 @@ enum class OperationKind : uint8_t {
   kSend,
 };
 
-/// What is asked of a lane. `name` is that of a variable or a call, for people.
+/// What is asked of a lane. `name` is that of a variable or a call, for diagnostics.
 struct Operation {
   OperationKind kind = OperationKind::kExchange;
   std::string_view name = {};
   c10::optional<at::ScalarType> dtype = c10::nullopt;
-  c10::IntArrayRef sizes = {};  ///< Of what all ranks have alike.
+  c10::IntArrayRef sizes = {};  ///< Those that are equal on all ranks.
   c10::optional<ReduceOp> op = c10::nullopt;
-  uint64_t step = 0;            ///< Of training; 0 stands for the one that the group is in.
-  bool must_share_step = true;  ///< Ranks may do it in different steps, if not.
+  uint64_t step = 0;            ///< The training step; 0 stands for that of the group.
+  bool must_share_step = true;  ///< If false, ranks may do it in different steps.
 };
 
-/// The same in fixed size, with a hash of all that must be equal. Trivially copyable: it is sent as
-/// it is, between processes of one kind of machine. Names and ranks of tensors that do not fit are
-/// cut; the hash covers them whole.
+/// The same in a fixed size, with a hash of all that must be equal. Trivially copyable: it is sent
+/// as it is, between processes of one kind of machine. Names and sizes that do not fit are
+/// truncated; the hash covers all of them.
 struct Fingerprint {
   static constexpr size_t kMaxSizes = 4;
   static constexpr size_t kMaxName = 48;
@@ -50,8 +50,8 @@ struct Fingerprint {
 
   uint64_t hash = 0;
   uint64_t epoch = 0;
-  uint64_t number = 0;  ///< Which operation of its lane it is; not part of the hash.
-  uint64_t step = 0;    ///< A rank that leaves out a step must not be taken for one that is late.
+  uint64_t number = 0;  ///< Counts the operations of a lane; not part of the hash.
+  uint64_t step = 0;    ///< Tells a rank that left out a step from one that is late.
   OperationKind kind = OperationKind::kExchange;
   uint8_t op = kNone;
   uint8_t dtype = kNone;
@@ -60,7 +60,7 @@ struct Fingerprint {
   std::array<int64_t, kMaxSizes> sizes = {};
   std::array<char, kMaxName> name = {};
 
-  /// `all_reduce(kSum) of float32[3, 4] "dense/weight"`. Safe for bytes from anywhere.
+  /// `all_reduce(kSum) of float32[3, 4] "dense/weight"`. Safe for untrusted bytes.
   std::string describe() const;
   /// The same with " in step 7", if there are steps.
   std::string describe_with_step() const;
@@ -69,8 +69,8 @@ static_assert(sizeof(Fingerprint) == 120);
 
 Fingerprint make_fingerprint(const Operation& operation, uint64_t epoch);
 
-/// The last operations of a lane, for error messages. One thread adds; any may look, and sees an
-/// operation that is just being added in parts.
+/// The last operations of a lane, for error messages. One thread adds; any thread may read, and may
+/// see a part of an operation that is just being added.
 class OperationLog {
  public:
   static constexpr size_t kKept = 256;
@@ -82,10 +82,10 @@ class OperationLog {
 
   void add(const Fingerprint& fingerprint);
 
-  /// One line for each operation that is kept, the latest last.
+  /// Returns one line for each operation that is kept, the latest last.
   std::string describe() const;
 
-  /// One of them, or only its number if it is kept no more.
+  /// Returns one of them, or only its number if it is not kept any more.
   std::string describe(uint64_t number) const;
 
  private:

@@ -59,8 +59,8 @@ TextGather::Texts TextGather::gather(size_t rank, std::string mine, const Deadli
       if (failed_) {
         throw Error(ErrorCode::kCancelled,
                     message(who_, ": ", names_[rank],
-                            " cannot be connected, because another one failed before it came; its "
-                            "error says why."));
+                            " cannot be connected, because a different worker failed before it "
+                            "arrived; the error of that worker says why."));
       }
       if (deadline.passed()) {
         std::string missing;
@@ -72,7 +72,7 @@ TextGather::Texts TextGather::gather(size_t rank, std::string mine, const Deadli
                             " while the workers connected to each other. ", advice_));
       }
     }
-    // A rank may have been late for the bump.
+    // A rank may have missed the bump, so it checks every second.
     news_.park(seen, Deadline::at(std::min(deadline.when(),
                                            Deadline::after(std::chrono::seconds(1)).when())));
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gives the text of every rank to every rank, round by round: how ranks tell each other their
-// addresses before there are links between them. Ranks of one process share an object; between
-// processes rank 0 keeps it, and join.cc brings it the texts of the others.
+// Gives the text of every rank to every rank, round by round: this is how ranks exchange addresses
+// before there are links between them. Ranks of one process share an object; between processes
+// rank 0 holds it, and join.cc delivers the texts of the others.
 
 #pragma once
 
@@ -36,14 +36,14 @@ class TextGather {
   /// Better names, once they are known.
   void set_names(std::vector<std::string> names);
 
-  /// The texts of all ranks in the next round of this rank. Throws kDeadlineExceeded that names the
-  /// ranks that are missing, and kCancelled after fail().
+  /// Returns the texts of all ranks in this rank's next round. Throws kDeadlineExceeded, which
+  /// names the missing ranks, and kCancelled after fail().
   Texts gather(size_t rank, std::string mine, const Deadline& deadline);
 
   /// For a rank that does not wait here: `done` gets the texts as soon as the round is complete.
   void put(uint64_t round, size_t rank, std::string text, std::function<void(const Texts&)> done);
 
-  /// Releases the ranks that wait for one that will not come.
+  /// Releases the ranks that wait for one that will not arrive.
   void fail();
 
  private:

@@ -15,12 +15,12 @@ namespace {
 using Clock = Deadline::Clock;
 
 constexpr int kYields = 50;
-constexpr int kPauses = 64;  // between two looks at the clock
-// How long a sleep lasts before the other ranks are looked at: they may have given up, or have made
+constexpr int kPauses = 64;  // between two checks of the clock
+// How long a sleep lasts before the other ranks are checked: they may have given up, or have made
 // room for a message. Sleeps grow longer.
 constexpr std::chrono::microseconds kFirstSlice{250};
 constexpr std::chrono::microseconds kLastSlice{5000};
-// A peer that reads takes what is under way in no time; others are not waited for.
+// A peer that still reads takes what is under way well within this time; others are not waited for.
 constexpr std::chrono::milliseconds kPatience{500};
 constexpr int kNobody = -1;
 constexpr uint32_t kAdvancesBetweenLooks = 64;
@@ -48,7 +48,7 @@ Transfer::~Transfer() {
   if (done_) return;
   lane_.end();
   lane_.group().abort(ErrorCode::kCancelled,
-                      message(lane_.group().name(lane_.rank()), " left ",
+                      message(lane_.group().name(lane_.rank()), " dropped ",
                               fingerprint_.describe_with_step(), " before it was done."));
   const Deadline patience = Deadline::after(kPatience);
   for (int r = 0; r < lane_.size(); ++r) {
@@ -56,7 +56,7 @@ Transfer::~Transfer() {
   }
 }
 
-// Other ranks shall hear why.
+// Tells the other ranks why this one failed.
 void Transfer::give_up(const std::exception_ptr& why) {
   WorkerGroup& group = lane_.group();
   const auto abort = [&](ErrorCode code, const char* text) {
@@ -87,8 +87,8 @@ bool Transfer::poll(int* missing) {
   return true;
 }
 
-// A rank may have done its part and left since it was looked at, so whoever is gone is looked at
-// once more: all that it did is visible now.
+// A rank may have done its part and left since it was last checked, so a rank that is gone is
+// polled once more: everything that it did is visible now.
 bool Transfer::poll_or_throw(int* missing) {
   const int before = *missing;
   bool gone = lane_.link(before).failure().has_value();
@@ -101,7 +101,7 @@ bool Transfer::poll_or_throw(int* missing) {
   return false;
 }
 
-// Asking whether peers are alive is a system call: not in every hook of backward.
+// Asking whether peers are alive takes a system call, which is too slow for every hook of backward.
 bool Transfer::advance() {
   int missing = 0;
   if (done_ || poll(&missing)) return true;

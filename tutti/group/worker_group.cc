@@ -49,8 +49,8 @@ std::shared_ptr<WorkerGroup> WorkerGroup::alone() {
 
 WorkerGroup::~WorkerGroup() = default;
 
-// Whoever knows that the group has ended may use memory again that others read; so these are told
-// first.
+// A rank that knows that the group has ended may reuse memory that others read, so the others are
+// told first.
 bool WorkerGroup::abort(ErrorCode code, const std::string& text) {
   if (is_alone()) return false;
   {

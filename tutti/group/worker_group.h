@@ -35,24 +35,26 @@ namespace internal {
 class InputBoard;
 }
 
-/// A rank among others, as the backends have connected it. Thread-safe. The calls that all ranks
-/// make together must come in the same order on all of them.
+/// A rank among others, as the backends have connected it. Thread-safe. All ranks must issue the
+/// calls that they make together in the same order.
 class WorkerGroup {
  public:
   struct Options {
     int rank = 0;
     uint64_t epoch = 0;
-    std::vector<std::string> names = {};  ///< "/job:worker/task:1 (hostB:4321)", of each rank.
+    std::vector<std::string> names = {};  ///< One per rank: "/job:worker/task:1 (hostB:4321)".
     WaitMode wait_mode = WaitMode::kYield;
-    size_t chunk_bytes = 256 << 10;  ///< What one message of a reduction holds; equal on all ranks.
+    size_t chunk_bytes = 256 << 10;  ///< Size of one message of a reduction; equal on all ranks.
     size_t depth = 1;                ///< Parts of a reduction that are under way simultaneously.
-    bool has_remote = false;         ///< Some rank, of any, is on another machine.
+    bool has_remote = false;         ///< Some two ranks are connected through the network.
     std::chrono::milliseconds timeout{300'000};
     /// Waits longer than this are logged; the limit doubles each time.
     std::chrono::milliseconds warning{5'000};
-    std::string description = {};  ///< "host", "grpc", "host for 1, grpc for 2"
+    /// How this rank reaches the others, for diagnostics: "shared memory (its memory can be
+    /// mapped)", "shared memory for ranks 1, grpc for ranks 2 (rank 2: ...)".
+    std::string description = {};
   };
-  /// One for each lane and each rank; that of the own rank is null.
+  /// One link for each lane and each rank; that of this rank is null.
   using Links = std::vector<std::vector<std::unique_ptr<Link>>>;
 
   /// `shared` is memory that peers on this machine can read; null if there are none. `keep` is
@@ -72,24 +74,25 @@ class WorkerGroup {
   const Options& options() const { return options_; }
   const std::string& name(int rank) const { return options_.names[static_cast<size_t>(rank)]; }
 
-  /// " of worker 1 of 2", to be added to the name of a strategy; nothing in a group of one.
+  /// " of worker 1 of 2", a suffix for the name of a strategy; empty in a group of one.
   std::string place() const;
 
-  // ---- what all ranks do together; `what` names it in errors, in the same words on all ranks
+  // ---- what all ranks do together; `what` names it in errors and must be equal on all ranks
 
-  /// The bytes of every rank, in their order, given those of this one.
+  /// Returns the bytes of every rank, in rank order, given those of this one.
   std::vector<at::Tensor> gather(const at::Tensor& mine, std::string_view what,
                                  std::optional<std::chrono::milliseconds> timeout = std::nullopt);
 
-  /// Replaces the contents of a tensor by those that rank 0 has.
+  /// Replaces the contents of a tensor by those of rank 0.
   void broadcast(const at::Tensor& tensor, std::string_view what,
                  std::optional<std::chrono::milliseconds> timeout = std::nullopt);
 
-  /// What rank 0 has, given what this rank has: a copy, or in a group of one the tensor itself.
+  /// Returns the tensor of rank 0, given that of this rank: a copy, or in a group of one the tensor
+  /// itself.
   at::Tensor of_first(const at::Tensor& mine, std::string_view what);
 
-  /// The numbers of every rank, one after the other, given those of this one. All have as many.
-  /// `what` is asked for only if there are others.
+  /// Returns the numbers of all ranks, concatenated in rank order, given those of this one. All
+  /// ranks have equally many. `what` is called only if there are other ranks.
   template <class T>
     requires std::is_arithmetic_v<T> std::vector<T> concatenate(
         std::vector<T> mine, FunctionRef<std::string()> what,
@@ -101,17 +104,16 @@ class WorkerGroup {
       return all;
     }
 
-  /// A number that all ranks have, proposed by rank 0; nothing in a group of one, where nobody has
-  /// to agree.
+  /// Returns a number that all ranks share, proposed by rank 0; nothing in a group of one.
   std::optional<uint64_t> agree(FunctionRef<uint64_t()> propose, std::string_view what);
 
   /// Returns when every rank has called it.
   void barrier(std::string_view what);
 
-  /// What all replicas have in a step of their input, which ends at the first step where no replica
-  /// has data. Called once for every step by every rank, also by one whose own data have ended, one
-  /// step ahead by the thread that reads ahead. Throws kUnavailable when a worker is gone or does
-  /// not answer before the deadline, and kCancelled when the iterator was dropped.
+  /// Returns what all replicas have in a step of their input, which ends at the first step where no
+  /// replica has data. Every rank calls it once for every step, even a rank whose own data have
+  /// ended; the thread that reads ahead calls it one step ahead. Throws kUnavailable when a worker
+  /// is gone or does not answer before the deadline, and kCancelled when the iterator was dropped.
   InputTotals add_up(const InputProgress& progress);
 
   /// Numbers the passes over the input, which all ranks begin in the same order. After a restored
@@ -129,18 +131,18 @@ class WorkerGroup {
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
 
   /// Ends all operations of all ranks, now and later, with an error of this code. The first call
-  /// decides, and returns true; `text` says who gave up and why. If ranks disagree on what to do
-  /// (kFailedPrecondition, kInvalidArgument), the last operations are logged. A group of one has
-  /// nobody to tell, and goes on.
+  /// wins, and returns true; `text` says which rank gave up and why. If ranks disagree on the
+  /// operation (kFailedPrecondition, kInvalidArgument), the last operations are logged. A group of
+  /// one has no peer to tell, and continues.
   bool abort(ErrorCode code, const std::string& text);
 
-  /// Throws what abort() was called with, here or, as far as it is known, by a peer.
+  /// Throws what abort() was called with, here or by a peer whose abort is already known here.
   void throw_if_aborted();
-  /// The same, after looking at what peers say.
+  /// The same, after checking what peers have reported.
   void check();
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
 
-  // ---- for what is built on lanes
+  // ---- for code above lanes
 
   Lane& lane(LaneKind which) { return *lanes_[static_cast<size_t>(which)]; }
 
@@ -148,7 +150,7 @@ class WorkerGroup {
   /// lies.
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
-  /// How many reducers share the lane of gradients. Any thread.
+  /// How many reducers share the lane of gradients. Any thread may use it.
   std::atomic<int>& gradient_reducers() { return gradient_reducers_; }
 
  private:
@@ -167,9 +169,9 @@ class WorkerGroup {
   std::atomic<uint64_t> step_{0};
   std::atomic<int64_t> input_passes_{0};
   std::atomic<int> gradient_reducers_{0};
-  std::atomic<int64_t> warning_;  // in milliseconds: the next wait that is logged
+  std::atomic<int64_t> warning_;  // in milliseconds: longer waits are logged
   std::atomic<bool> aborted_{false};
-  Mutex telling_;  // the other ranks that this one gives up
+  Mutex telling_;  // held while the other ranks are told that this one gives up
   Mutex mutex_;
   std::exception_ptr error_ TUTTI_GUARDED_BY(mutex_);
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way between ranks on different machines; see grpc_links.h.
+// Makes the links between ranks on different machines; see grpc_links.h.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-/// `addresses` are those of each rank's server. Peers may open their streams at once.
+/// `addresses` are those of each rank's server. Peers may open their streams immediately.
 std::shared_ptr<RemoteLinks> make_grpc_links(std::shared_ptr<rpc::Server> server, int rank,
                                              uint64_t epoch, std::vector<std::string> addresses,
                                              const rpc::ChannelOptions& options);

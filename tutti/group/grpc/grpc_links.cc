@@ -50,10 +50,10 @@ std::string reason_of(const std::exception_ptr& why) {
   }
 }
 
-// gRPC allocates what it reads, and frees it when a message has been taken. glibc gives memory at
-// the end of a heap back to the system as soon as more than a threshold is free there, at first
-// 128 KB, so that the pages of every message would be made anew: a fifth of the time of a sum over
-// a fast network. It raises the threshold, up to 64 MB, when it sees that large blocks come and go.
+// gRPC allocates what it reads, and frees it when a message has been taken. glibc returns memory at
+// the end of a heap to the system as soon as more than a threshold is free there, initially 128 KB,
+// so that every message would fault in its pages again: a fifth of the time of a sum over a fast
+// network. It raises the threshold, up to 64 MB, when a large block is allocated and freed.
 void keep_freed_memory() {
   static const bool done = [] {
     void* volatile block = std::malloc(kLargeBlock);
@@ -97,7 +97,7 @@ class Receiver final : public rpc::StreamReceiver {
   }
 
   void on_closed(std::exception_ptr why) override {
-    // On each stream a goodbye comes before its end.
+    // On each stream a goodbye precedes the end.
     if (peer_->mailbox(lane_).ended()) {
       // It has left in order.
     } else if (why != nullptr) {
@@ -110,7 +110,7 @@ class Receiver final : public rpc::StreamReceiver {
 
  private:
   static Error bad_message() {
-    return Error(ErrorCode::kInvalidArgument, "a message of a group does not begin as it should.");
+    return Error(ErrorCode::kInvalidArgument, "a message of a group has a malformed head.");
   }
 
   const std::shared_ptr<RemotePeer> peer_;
@@ -189,7 +189,7 @@ void GrpcLinks::connect(const std::vector<int>& ranks, const Deadline& deadline)
       peer->set_stream(
           c, channel->open_stream(kMethod, opening_text(options_.epoch, options_.rank, c),
                                   [weak = std::weak_ptr<RemotePeer>(peer)](std::exception_ptr why) {
-                                    // Who leaves ends its streams one after the other.
+                                    // A peer that leaves ends its streams one by one.
                                     const auto kept = weak.lock();
                                     if (kept && !kept->said_goodbye()) fail_connection(*kept, why);
                                   }));
@@ -199,8 +199,8 @@ void GrpcLinks::connect(const std::vector<int>& ranks, const Deadline& deadline)
   for (const int r : ranks) await_streams(r, deadline);
 }
 
-// Who is done may leave at once, and nobody can connect to it any more; so nobody begins before all
-// have come.
+// A rank that is done may leave immediately, and no peer can connect to it any more; so no rank
+// begins before all have connected.
 void GrpcLinks::await_streams(int rank, const Deadline& deadline) {
   RemotePeer& peer = *peers_[static_cast<size_t>(rank)];
   for (size_t c = 0; c < peer.lanes(); ++c) {

@@ -23,12 +23,12 @@ class GrpcLinks final : public RemoteLinks {
   struct Options {
     int rank = 0;
     uint64_t epoch = 0;
-    std::vector<std::string> addresses = {};  ///< Of each rank's server.
+    std::vector<std::string> addresses = {};  ///< Those of each rank's server.
     rpc::ChannelOptions channel = {};
   };
 
   GrpcLinks(std::shared_ptr<rpc::Server> server, Options options);
-  /// Says goodbye, and gives the others a moment to do the same.
+  /// Sends a goodbye, and gives the others a moment to do the same.
   ~GrpcLinks() override;
   GrpcLinks(const GrpcLinks&) = delete;
   GrpcLinks& operator=(const GrpcLinks&) = delete;
@@ -41,7 +41,7 @@ class GrpcLinks final : public RemoteLinks {
 
   const std::shared_ptr<rpc::Server> server_;
   const Options options_;
-  std::vector<std::shared_ptr<RemotePeer>> peers_;  // of each rank
+  std::vector<std::shared_ptr<RemotePeer>> peers_;  // one per rank
   std::vector<int> connected_;
 };
 

@@ -14,7 +14,7 @@ namespace tutti::internal {
 namespace {
 
 constexpr uint64_t kWireMagic = 0x3165726977747574;
-// Messages that nobody has asked for yet; beyond it the sender is slowed down.
+// Bytes of messages that were not asked for yet; beyond this limit the sender is paused.
 constexpr size_t kMaxQueuedBytes = size_t{64} << 20;
 constexpr size_t kMaxInFlightBytes = size_t{32} << 20;
 constexpr size_t kSpareBuffers = 8;
@@ -207,7 +207,7 @@ void GrpcLink::discard(const Deadline& patience) {
 
 std::optional<PeerFailure> GrpcLink::failure() {
   std::optional<PeerFailure> failure = peer_->failure();
-  // What it has read may still be on the way here as "sent".
+  // Confirmations of what it has read may still be in transit.
   if (!failure && box_.ended() && drained()) {
     failure = {ErrorCode::kUnavailable, "it has left the group.", false};
   }
@@ -220,7 +220,7 @@ std::optional<PeerFailure> GrpcLink::reported_failure() {
 }
 
 void GrpcLink::abort(ErrorCode code, const std::string& text) {
-  // On each, so that no goodbye overtakes it.
+  // Sent on each lane, so that no goodbye overtakes it.
   for (size_t c = 0; c < peer_->lanes(); ++c) {
     peer_->send_control(c, WireHead::Kind::kAbort, code, text);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What has come from one rank on another machine, and the streams to it.
+// The messages that have arrived from one rank on another machine, and the streams to it.
 
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace tutti::internal {
 
-/// What a message begins with on the wire.
+/// Begins every message on the wire.
 struct WireHead {
   enum class Kind : uint64_t { kData, kAbort, kGoodbye };
 
@@ -33,12 +33,12 @@ struct WireHead {
   Fingerprint fingerprint;
 };
 
-/// The head of a message, or nothing if it is none. Never reads beyond `bytes`.
+/// Returns the head of a message, or nothing if it is malformed. Never reads beyond `bytes`.
 std::optional<WireHead> parse_wire_head(std::span<const std::byte> bytes);
 WireHead make_wire_head(WireHead::Kind kind, const MessageHead& head,
                         const Fingerprint& fingerprint);
 
-/// One lane of a peer: messages that have come, in order. Thread-safe.
+/// One lane of a peer: the messages that have arrived, in order. Thread-safe.
 class Mailbox {
  public:
   struct Received {
@@ -48,20 +48,20 @@ class Mailbox {
     size_t capacity = 0;
   };
 
-  /// False: the sender shall pause until there is room.
+  /// Returns false if the sender must pause until there is room.
   bool add(const WireHead& head, const rpc::Message& message);
 
-  /// The oldest message; it stays until pop(). Null if there is none.
+  /// Returns the oldest message, which stays until pop(), or null if there is none.
   const Received* front();
   void pop();
 
   void set_stream(std::shared_ptr<rpc::IncomingStream> stream);
   WaitWord& news() { return news_; }
 
-  /// The peer has opened its stream, now or before.
+  /// Whether the peer has ever opened its stream.
   bool connected() const { return connected_.load(); }
 
-  /// The peer has said that nothing more comes on this lane.
+  /// Records the peer's statement that it sends nothing more on this lane.
   void set_ended() {
     ended_.store(true);
     news_.bump();
@@ -90,11 +90,11 @@ class RemotePeer {
   Mailbox& mailbox(size_t lane) { return mailboxes_[lane]; }
   size_t lanes() const { return mailboxes_.size(); }
 
-  /// The first decides; one that the peer reported wins over one that was only noticed.
+  /// Keeps the first failure; one that the peer reported replaces one that was only detected.
   void fail(PeerFailure failure);
   std::optional<PeerFailure> failure() const;
 
-  /// On some lane.
+  /// Whether it did so on some lane.
   bool said_goodbye() const;
 
   void set_channel(std::shared_ptr<rpc::Channel> channel) { channel_ = std::move(channel); }
@@ -103,7 +103,7 @@ class RemotePeer {
   }
   rpc::SendStream* stream(size_t lane) { return streams_[lane].get(); }
 
-  /// Gives the connection up: memory lent to it is free at once.
+  /// Closes the connection: memory lent to it is free immediately.
   void abort_connection() {
     if (channel_ != nullptr) channel_->abort();
   }

@@ -64,7 +64,8 @@ void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
       at += piece.size();
     }
   }
-  // The peer may be looking at this line: it is written at once, so that it moves only once.
+  // The peer may be polling this cache line: all fields are written together, so that the line
+  // moves between the cores only once.
   slot.head = head;
   slot.bytes = bytes;
   slot.is_inline = is_inline ? 1 : 0;
@@ -72,8 +73,8 @@ void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
   wake_peer();
 }
 
-// Walks through the memory of a slot: a line that the peer still has in its cache is written
-// several times slower than one that has left it.
+// Cycles through the memory of a slot: writing a line that the peer still has in its cache takes
+// several times longer than writing one that has left it.
 uint64_t HostLink::stage(size_t slot, size_t bytes) {
   TUTTI_CHECK(bytes <= Segment::kStagedBytes);
   size_t& used = staged_[slot];
@@ -101,13 +102,13 @@ void HostLink::look_at(const HostSlot& slot) {
   incoming_.fingerprint = &slot.fingerprint;
   const uint64_t bytes = slot.bytes;
   const bool is_inline = slot.is_inline != 0;
-  const uint64_t offset = is_inline ? 0 : slot.offset;  // in another line
+  const uint64_t offset = is_inline ? 0 : slot.offset;  // lies in the next cache line
   const uint64_t size = theirs_->layout().bytes;
   const bool fits =
       is_inline ? bytes <= HostSlot::kInlineBytes : offset <= size && bytes <= size - offset;
   if (!fits) {
     throw Error(ErrorCode::kDataLoss,
-                message("shared memory: a message of rank ", their_rank_, " cannot be: ", bytes,
+                message("shared memory: rank ", their_rank_, " sent an impossible message: ", bytes,
                         is_inline ? " bytes in a slot of " : " bytes in its segment of ",
                         is_inline ? HostSlot::kInlineBytes : size, ". Its memory is damaged."));
   }
@@ -163,7 +164,7 @@ std::shared_ptr<void> SegmentArena::do_allocate(size_t bytes) {
   void* const memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   if (memory == nullptr) {
     throw Error(ErrorCode::kUnavailable,
-                message("SegmentArena: the system has no ", bytes, " bytes of memory left."));
+                message("SegmentArena: the system cannot provide ", bytes, " bytes of memory."));
   }
   return {memory, [](void* at) { std::free(at); }};
 }

@@ -16,7 +16,7 @@
 
 namespace tutti::internal {
 
-/// Tells whether a process is still there, by the socket its segment came through. Thread-safe.
+/// Tells whether a process still runs, by the socket its segment arrived through. Thread-safe.
 class PeerSocket {
  public:
   explicit PeerSocket(int descriptor) : descriptor_(descriptor) {}
@@ -64,8 +64,8 @@ class HostLink final : public Link {
   const std::shared_ptr<const PeerSocket> socket_;
   HostSlot* const outgoing_;                         // the ring of this rank for the peer
   const HostSlot* const arriving_;                   // the ring of the peer for this rank
-  const size_t staged_offset_;                       // of the first slot of outgoing_
-  std::array<size_t, Segment::kSlots> staged_ = {};  // of each slot: bytes of its memory in use
+  const size_t staged_offset_;                       // that of the first slot of outgoing_
+  std::array<size_t, Segment::kSlots> staged_ = {};  // bytes of each slot's memory in use
   std::atomic<uint32_t>& consumed_;                  // by this rank
   const std::atomic<uint32_t>& peer_consumed_;
   uint32_t posted_ = 0;
@@ -78,7 +78,7 @@ class HostLink final : public Link {
   Incoming incoming_;
 };
 
-/// Memory of a segment, and of the heap when there is no more. Thread-safe.
+/// Allocates from a segment, and from the heap when the segment is full. Thread-safe.
 class SegmentArena final : public Arena {
  public:
   explicit SegmentArena(std::shared_ptr<Segment> segment) : segment_(std::move(segment)) {}

@@ -18,14 +18,14 @@
 namespace tutti::internal {
 namespace {
 
-// In place of the name of a socket; no name begins like that.
+// Sentinel in place of the name of a socket; no name begins with it.
 const std::string kNoSegment = "!";
 constexpr uint64_t kHelloMagic = 0x736567316d656e74;
 
 std::string random_name() {
   uint64_t words[2] = {};
   if (getrandom(words, sizeof words, 0) != sizeof words) {
-    throw Error(ErrorCode::kUnavailable, "shared memory: the system has no random numbers.");
+    throw Error(ErrorCode::kUnavailable, "shared memory: the system provides no random numbers.");
   }
   char text[48];
   std::snprintf(text, sizeof text, "tutti-%016llx%016llx",
@@ -105,7 +105,7 @@ void HostMesh::listen_locally() {
       listen(listener_, options_.size + 8) != 0) {
     const std::string reason = errno_text();
     throw Error(ErrorCode::kUnavailable,
-                message("shared memory: no local socket can be made: ", reason, "."));
+                message("shared memory: a local socket cannot be created: ", reason, "."));
   }
 }
 
@@ -171,7 +171,7 @@ int HostMesh::connect_to(const std::string& name) const {
   return socket;
 }
 
-// What fails here shows at the other end, or as a closed socket.
+// Failures here show at the other end, or as a closed socket.
 void HostMesh::send_segment(int socket) const {
   Hello hello{kHelloMagic, options_.epoch, options_.rank};
   iovec bytes{&hello, sizeof hello};
@@ -237,7 +237,7 @@ void HostMesh::map_segment(int descriptor, int rank) {
   }
 }
 
-// Strangers may connect as well; they do not know the epoch.
+// Unrelated processes may connect too, but they do not know the epoch.
 void HostMesh::accept_from(const std::vector<bool>& expected, const Deadline& deadline) {
   auto left = std::count(expected.begin(), expected.end(), true);
   while (left > 0 && wait_readable(listener_, deadline)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Finds out which ranks run on this machine and maps their segments: each rank offers its segment
-// through a local socket, and whoever can take it and map it is on the same machine.
+// through a local socket, and a rank that can take it and map it is on the same machine.
 
 #pragma once
 
@@ -17,11 +17,10 @@
 
 namespace tutti::internal {
 
-/// Gives the text of every rank to every rank; all call it together.
+/// Gives the text of every rank to every rank; all ranks call it together.
 using GatherFn = std::function<std::vector<std::string>(const std::string& mine)>;
 
-/// The segments of a group, as one rank sees them. Not thread-safe; the links are independent of
-/// it.
+/// The segments of a group, as one rank sees them. Not thread-safe; the links do not depend on it.
 class HostMesh {
  public:
   struct Options {
@@ -40,13 +39,13 @@ class HostMesh {
   /// All ranks call it together. Afterwards reaches() is known.
   void connect(const GatherFn& gather, const Deadline& deadline);
 
-  /// Whether the rank is on this machine; symmetric.
+  /// Whether the rank is on this machine. The answer is the same on both ranks.
   bool reaches(int rank) const { return reached_[static_cast<size_t>(rank)]; }
-  /// Why not; empty if it is.
+  /// Why it is not; empty if it is.
   const std::string& reason(int rank) const { return reasons_[static_cast<size_t>(rank)]; }
 
   std::unique_ptr<Link> make_link(size_t lane, int rank) const;
-  /// Null where the system gives no shared memory: then no rank is reached.
+  /// Null if the system provides no shared memory: then no rank is reached.
   const std::shared_ptr<Segment>& segment() const { return segment_; }
 
  private:
@@ -65,7 +64,7 @@ class HostMesh {
   std::string socket_name_;
   std::string problem_;  // why there is no segment
   int listener_ = -1;
-  std::vector<int> sockets_;  // of each rank, until the links own them
+  std::vector<int> sockets_;  // one per rank, until the links own them
   std::vector<std::shared_ptr<const PeerSocket>> peers_;
   std::vector<std::shared_ptr<const Segment>> segments_;
   std::vector<bool> reached_;

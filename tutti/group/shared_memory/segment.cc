@@ -37,7 +37,7 @@ long shared_futex(const std::atomic<uint32_t>* word, int operation, uint32_t val
                  nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
-// Segments of this process by (epoch, rank), so that ranks that are threads share one mapping.
+// The segments of this process by (epoch, rank), so that ranks that are threads share one mapping.
 struct OwnSegments {
   Mutex mutex;
   std::map<std::pair<uint64_t, int>, std::weak_ptr<Segment>> segments TUTTI_GUARDED_BY(mutex);
@@ -58,7 +58,7 @@ void check_file_size_limit(size_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return;
   throw Error(ErrorCode::kUnavailable,
-              message("shared memory: a segment has ", bytes, " bytes, but files may have only ",
+              message("shared memory: a segment has ", bytes, " bytes, but files may have at most ",
                       limit.rlim_cur, ". Raise the limit (ulimit -f)."));
 }
 
@@ -76,7 +76,7 @@ struct Segment::Header {
   char reason[kReasonBytes];
 };
 
-// Blocks by size; never given back to the system before the segment is gone.
+// Free blocks by size; they return to the system only with the segment.
 class Segment::FreeList {
  public:
   FreeList(std::byte* begin, std::byte* end) : next_(begin), end_(end) {}
@@ -133,12 +133,12 @@ std::shared_ptr<Segment> Segment::create(uint64_t epoch, int rank, const Layout&
   if (descriptor < 0) throw system_error("memfd_create failed");
   void* memory = MAP_FAILED;
   if (ftruncate(descriptor, static_cast<off_t>(layout.bytes)) == 0) {
-    // Its size is what peers were promised: reading beyond the end would kill them.
+    // Peers rely on its size: reading beyond the end would kill them.
     fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     memory = mmap(nullptr, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   }
   if (memory == MAP_FAILED) {
-    const Error error = system_error(message("there are no ", layout.bytes, " bytes to map"));
+    const Error error = system_error(message("cannot map ", layout.bytes, " bytes"));
     close(descriptor);
     throw error;
   }
@@ -171,7 +171,7 @@ std::shared_ptr<const Segment> Segment::attach(int descriptor, uint64_t epoch, i
       (seals & F_SEAL_SHRINK) == 0) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message("shared memory: rank ", rank, " sent a segment of ", info.st_size,
-                        " bytes that is not what ", layout.bytes, " sealed bytes should be."));
+                        " bytes; expected ", layout.bytes, " bytes that are sealed."));
   }
   void* const memory = mmap(nullptr, layout.bytes, PROT_READ, MAP_SHARED, descriptor, 0);
   if (memory == MAP_FAILED) throw system_error(message("cannot map the segment of rank ", rank));
@@ -254,7 +254,7 @@ void Segment::wait_for_bell(uint32_t seen, const Deadline& until) const {
 }
 
 void Segment::set_failure(State state, ErrorCode code, const std::string& text) {
-  static Mutex mutex;  // between threads of this process, for the first call to decide
+  static Mutex mutex;  // between threads of this process, so that nothing replaces kAborted
   const MutexLock lock(mutex);
   Header& mine = header();
   if (mine.state.load(std::memory_order_relaxed) == static_cast<uint32_t>(State::kAborted)) return;
@@ -265,8 +265,8 @@ void Segment::set_failure(State state, ErrorCode code, const std::string& text) 
     mine.reason[kept] = '\0';
   }
   mine.state.store(static_cast<uint32_t>(state), std::memory_order_seq_cst);
-#if !defined(__SANITIZE_THREAD__)  // which knows no fences
-  // Memory that was lent is written from here on; who sees that must see the state as well.
+#if !defined(__SANITIZE_THREAD__)  // which does not support fences
+  // Memory that was lent may be written from here on; a peer that sees that must see the state too.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
   ring_bell();

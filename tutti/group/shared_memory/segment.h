@@ -8,9 +8,9 @@
 //
 // Sender: writes slot n % kSlots of the ring for the receiver, then its `ready` = n + 1. Receiver:
 // sees ready == n + 1, reads, then writes Consumed[lane][sender] = n + 1 in its own segment,
-// which lets the sender use the slot again. Whoever sleeps counts itself in its own
-// Header::sleepers; whoever has news for others looks at theirs, and if somebody sleeps bumps its
-// own Header::bell and wakes.
+// which lets the sender use the slot again. A thread that sleeps counts itself in its own rank's
+// Header::sleepers. A rank that has news for a peer reads the peer's sleepers, and if there are any
+// increments its own Header::bell and wakes them.
 
 #pragma once
 
@@ -29,7 +29,8 @@
 
 namespace tutti::internal {
 
-/// What describes a message in a ring. The first line is all that a receiver reads if all is well.
+/// What describes a message in a ring. The first cache line is all that a receiver reads of an
+/// expected message of at most kInlineBytes; for a longer one it also reads `offset`.
 struct alignas(64) HostSlot {
   static constexpr size_t kInlineBytes = 16;
 
@@ -47,12 +48,12 @@ static_assert(sizeof(HostSlot) == 192);
 class Segment {
  public:
   static constexpr size_t kSlots = 8;
-  static constexpr size_t kStagedBytes = 512 << 10;  ///< Of each slot, for bytes that are copied.
+  static constexpr size_t kStagedBytes = 512 << 10;  ///< Memory of each slot for copied bytes.
 
   struct Layout {
     size_t lanes = 0;
     size_t ranks = 0;
-    size_t bytes = 0;  ///< Of the whole segment; pages that nobody touches cost nothing.
+    size_t bytes = 0;  ///< Size of the whole segment; untouched pages cost nothing.
 
     size_t ring_bytes() const;
     size_t consumed_offset(size_t lane, size_t rank) const;
@@ -60,11 +61,12 @@ class Segment {
     size_t tensors_offset() const;
   };
 
-  /// A new segment of this process. Throws kUnavailable when the system gives no memory.
+  /// Makes a segment of this process. Throws kUnavailable when the system provides no memory.
   static std::shared_ptr<Segment> create(uint64_t epoch, int rank, const Layout& layout);
 
-  /// That of another rank, from the descriptor it sent; it is not kept. A segment of this process
-  /// is not mapped again. Throws kFailedPrecondition when it is not what it should be.
+  /// Maps the segment of another rank from the descriptor it sent, which is not kept. A segment of
+  /// this process is not mapped again. Throws kFailedPrecondition when it has a wrong size, seal or
+  /// group.
   static std::shared_ptr<const Segment> attach(int descriptor, uint64_t epoch, int rank,
                                                const Layout& layout);
 
@@ -93,20 +95,21 @@ class Segment {
   bool has_sleepers() const;
   uint32_t bell() const;
   void ring_bell();
-  /// Until the bell of this segment, which may be another rank's, is not `seen`.
+  /// Waits until the bell of this segment, which may be another rank's, differs from `seen`.
   void wait_for_bell(uint32_t seen, const Deadline& until) const;
 
   // ---- the end
 
   enum class State : uint32_t { kOpen, kLeft, kAborted };
 
-  /// Says why this rank gives up, for all peers. The first call decides. Thread-safe.
+  /// Tells all peers that this rank left or why it gives up. kAborted replaces kLeft; nothing
+  /// replaces the first kAborted. Thread-safe.
   void set_failure(State state, ErrorCode code, const std::string& text);
   std::optional<PeerFailure> failure() const;
 
   // ---- tensors
 
-  /// Memory among the tensors, aligned to a page; null when there is no more. Thread-safe.
+  /// Returns memory among the tensors, aligned to a page; null if none is left. Thread-safe.
   void* allocate(size_t bytes);
   void release(void* memory, size_t bytes);
 
