@@ -54,12 +54,12 @@ TEST(NcclLibrary, AnErrorSaysWhatNcclSays) {
   const auto check = [&] {
     check_nccl(nccl, NcclResult::kSystemError, "ncclSend", "replica 1 (cuda:1)");
   };
-  EXPECT_TUTTI_ERROR(check(), ErrorCode::kUnavailable, text + " NCCL_DEBUG=WARN");
+  EXPECT_TUTTI_ERROR(check(), ErrorCode::kUnavailable, text + " Set NCCL_DEBUG=WARN");
   nccl.get_last_error = no_last_error;
-  EXPECT_TUTTI_ERROR(check(), ErrorCode::kUnavailable, text + " NCCL_DEBUG=WARN");
+  EXPECT_TUTTI_ERROR(check(), ErrorCode::kUnavailable, text + " Set NCCL_DEBUG=WARN");
   nccl.get_last_error = last_error;
   EXPECT_TUTTI_ERROR(check(), ErrorCode::kUnavailable,
-                     text + " NCCL's last error: cable 7 is loose. NCCL_DEBUG=WARN");
+                     text + " NCCL's last error: cable 7 is loose. Set NCCL_DEBUG=WARN");
   EXPECT_TUTTI_ERROR(check_nccl(nccl, static_cast<NcclResult>(42), "ncclRecv", "replica 0"),
                      ErrorCode::kInternal, "something else (unknown result, 42)");
 }

@@ -75,7 +75,7 @@ TEST(NcclPlan, EveryReplicaNeedsAGpuOfItsOwn) {
   const at::Tensor one = at::ones({1});
   EXPECT_TUTTI_ERROR(plan_of({one}, {{cuda(0), kCpu}}, 1), ErrorCode::kInvalidArgument,
                      "NcclAllReduce: tensor 0 of the batch is on cpu for replica 1; NCCL reduces "
-                     "between CUDA devices. HostAllReduce takes any placement.");
+                     "between CUDA devices. Use HostAllReduce, which accepts any placement.");
   EXPECT_TUTTI_ERROR(plan_of({one}, {{kCpu, cuda(0)}}, 1), ErrorCode::kInvalidArgument,
                      "is on cpu for replica 0; NCCL reduces between CUDA devices");
   EXPECT_TUTTI_ERROR(plan_of({one}, {{cuda(0), cuda(1), cuda(0)}}, 1), ErrorCode::kInvalidArgument,

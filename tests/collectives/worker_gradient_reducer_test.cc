@@ -148,7 +148,7 @@ TEST(WorkerGradientReducer, RefusesOtherLayouts) {
     const auto rethrow = [&] { std::rethrow_exception(each); };
     EXPECT_TRUE(test::throws_error(
         rethrow, ErrorCode::kFailedPrecondition,
-        {"the gradients of the workers are not laid out alike", "bucket 1", "float32[5]",
+        {"the gradients of the workers are laid out differently", "bucket 1", "float32[5]",
          "float32[6]", "/job:worker/task:0", "/job:worker/task:1"}));
   }
 }

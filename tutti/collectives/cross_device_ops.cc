@@ -45,12 +45,12 @@ void check_alike(const char* function, const PerReplica<at::Tensor>& value) {
     }
     refuse(function, message("replica 0 has ", describe(value[0]), " but replica ", i, " has ",
                              describe(value[i]),
-                             ". Components must be alike; give Strategy::reduce an axis if they "
-                             "differ along it."));
+                             ". Components must have equal shapes and dtypes; give "
+                             "Strategy::reduce an axis if they differ along it."));
   }
 }
 
-// copy_ would stretch or cast what does not fit, without a word.
+// copy_ would silently broadcast or cast a result that does not match.
 const at::Tensor& check_reduced(ReduceOp op, const at::Tensor& reduced,
                                 const PerReplica<at::Tensor>& value) {
   const at::ScalarType dtype = reduced_dtype(op, value[0].scalar_type());
@@ -62,14 +62,14 @@ const at::Tensor& check_reduced(ReduceOp op, const at::Tensor& reduced,
                  describe(value[0]), "; it must return ", dtype_name(dtype), " of that shape."));
 }
 
-// Results have memory of their own, whatever an implementation returns.
+// Results have their own memory, whatever an implementation returns.
 at::Tensor own_memory(const at::Tensor& result, const PerReplica<at::Tensor>& value) {
   const bool is_input = std::any_of(
       value.begin(), value.end(), [&](const at::Tensor& each) { return each.is_alias_of(result); });
   return is_input ? result.clone() : result;
 }
 
-// Implementations may read memory, where a conjugate or negative view is not yet done.
+// Implementations may read raw memory, which lacks the effect of a conjugate or negative view.
 bool is_lazy(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
 
 PerReplica<at::Tensor> resolve(const PerReplica<at::Tensor>& value) {
@@ -86,7 +86,7 @@ bool stays_in_place(const PerReplica<at::Tensor>& value, const Destinations& des
   return true;
 }
 
-// Inputs as implementations want them and outputs for each replica of a batch that
+// Inputs as implementations expect them, and outputs for each replica, of a batch that
 // one thread reduces.
 class OwnBatch {
  public:
@@ -128,7 +128,7 @@ class OwnBatch {
  private:
   ReduceOp op_;
   size_t replicas_;
-  std::vector<at::Tensor> inputs_;  // of tensor 0 on every replica, of tensor 1, ...
+  std::vector<at::Tensor> inputs_;  // tensor 0 of every replica, then tensor 1, ...
   std::vector<at::Tensor> outputs_;
   std::vector<at::Tensor*> like_;
 };

@@ -72,15 +72,15 @@ class AllReduceBatch {
   at::Tensor& output(size_t replica, size_t tensor) const { return output_(replica, tensor); }
   Memory memory(size_t replica, size_t tensor) const { return memory_(replica, tensor); }
 
-  /// Of the call or the variable that it is for: for people, and to notice workers that reduce
-  /// different things.
+  /// Names the call or the variable, for diagnostics and to detect workers that reduce different
+  /// things.
   std::string name() const { return name_ ? name_() : "all_reduce"; }
 
-  /// Which of how many members calls.
+  /// Which member calls, and how many there are.
   size_t member() const { return team_.member; }
   size_t members() const { return team_.size; }
 
-  /// A counter of each member, 0 at first, that members may share work by. Only
+  /// One counter per member, initially 0, by which members may share work. Only
   /// with several members.
   std::atomic<int64_t>& claims(size_t member) const { return team_.claims(member); }
 
@@ -100,7 +100,7 @@ class AllReduceBatch {
 class AllGatherBatch {
  public:
   using PartOf = FunctionRef<const at::Tensor&(size_t replica, size_t tensor)>;
-  /// Takes a result for a replica, and where the replica's own part begins in it.
+  /// Stores the result of a replica, and where the replica's own part begins in it.
   using GiveFn = FunctionRef<void(size_t replica, size_t tensor, at::Tensor all, int64_t begin)>;
 
   AllGatherBatch(size_t replicas, std::span<const int64_t> axes, PartOf part, GiveFn give,
@@ -126,7 +126,7 @@ class AllGatherBatch {
   size_t member_;
 };
 
-/// A value to reduce and where it shall go.
+/// A value to reduce and its destinations.
 struct ReducePair {
   PerReplica<at::Tensor> value;
   Destinations destinations;
@@ -135,7 +135,7 @@ struct ReducePair {
 /// Stateless between calls, and thread-safe: several strategies may share one.
 ///
 /// Components of a dense value have equal shapes and dtypes; component i belongs to
-/// local replica i. Every destination gets memory of its own. Errors of arguments are
+/// local replica i. Every destination gets its own memory. Errors of arguments are
 /// kInvalidArgument.
 class CrossDeviceOps {
  public:
@@ -163,8 +163,8 @@ class CrossDeviceOps {
                                  const Destinations& destinations,
                                  const CommunicationOptions& options = {});
 
-  /// reduce() of each pair, in their order; together, in packs, when every value goes to
-  /// the devices it lies on.
+  /// reduce() for each pair, in order; they are combined into packs when every value goes
+  /// to the devices it lies on.
   std::vector<Mirrored<at::Tensor>> batch_reduce(ReduceOp op, const std::vector<ReducePair>& pairs,
                                                  const CommunicationOptions& options = {});
 
@@ -190,8 +190,8 @@ class CrossDeviceOps {
                                        const std::vector<const IndexedSlices*>& parts,
                                        const CommunicationOptions& options);
 
-  /// What sums gradients in these buckets; it may use this object as long as it lives. By
-  /// default all_reduce() of all buckets at the end of backward.
+  /// Makes what sums gradients in these buckets; it may use this object as long as it lives.
+  /// By default all_reduce() of all buckets at the end of backward.
   virtual std::unique_ptr<GradientReducer> make_gradient_reducer(
       std::vector<GradientBucket> buckets, const CommunicationOptions& options);
 

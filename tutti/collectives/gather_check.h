@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which tensors can be concatenated; what check_reducible is to reductions.
+// Checks which tensors can be concatenated, as check_reducible does for reductions.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// The axis as a number that is not negative. Throws kInvalidArgument, beginning with
+/// Returns the axis as a non-negative number. Throws kInvalidArgument, beginning with
 /// `who`, unless the parts have that axis, one dtype, and shapes that differ along it only.
 int64_t check_gatherable(const char* who, std::span<const at::Tensor> parts, int64_t axis);
 

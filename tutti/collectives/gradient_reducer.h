@@ -23,7 +23,7 @@ namespace tutti {
 /// Elements that are reduced together: a flat tensor of each local replica, in its arena.
 struct GradientBucket {
   std::vector<at::Tensor> memory;
-  std::string name = {};  ///< For people: of its first parameter.
+  std::string name = {};  ///< That of its first parameter, for diagnostics.
 
   at::ScalarType dtype() const { return memory.front().scalar_type(); }
   int64_t numel() const { return memory.front().numel(); }
@@ -37,9 +37,9 @@ struct GradientChunk {
   int64_t end;
 };
 
-/// A step: every replica calls ready() once for every bucket, in any order, and help() as it
-/// likes; then all call finish() in a meeting. The next step begins when finish() has returned
-/// on all of them. Replica r calls with its local id, from one thread at a time.
+/// In a step every replica calls ready() once for every bucket, in any order, and help() any
+/// number of times; then all call finish() in a meeting. The next step begins when finish() has
+/// returned on all of them. Replica r calls with its local id, from one thread at a time.
 class GradientReducer {
  public:
   using ChunkFn = FunctionRef<void(const GradientChunk&)>;
@@ -52,33 +52,33 @@ class GradientReducer {
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
   const std::vector<GradientChunk>& chunks() const { return chunks_; }
 
-  /// The replica has filled the bucket. Or its elements lie at `place` in this step, one after the
-  /// other, and the sum is written there; only with sums_in_place(). Never waits.
+  /// Says that the replica has filled the bucket. With sums_in_place(), the elements may instead
+  /// lie contiguously at `place` in this step, and the sum is written there. Never waits.
   virtual void ready(size_t replica, size_t bucket, void* place = nullptr) = 0;
 
   /// Whether ready() takes a place.
   virtual bool sums_in_place() const { return false; }
 
-  /// May reduce what all replicas have filled, or move on what is under way. Never waits.
+  /// May reduce what all replicas have filled, or advance what is under way. Never waits.
   virtual void help(size_t replica) = 0;
 
-  /// Reduces what is left and hands every chunk to `reduced` once, on one of the replicas;
-  /// true. Or false: all chunks are reduced when all calls have returned, and none was handed out.
+  /// Reduces what is left. Returns true if it handed every chunk to `reduced` once, on one of the
+  /// replicas; false if it handed out none, and all are reduced once all calls have returned.
   [[nodiscard]] virtual bool finish(size_t replica, ChunkFn reduced) = 0;
 
   /// Flags that travel with a step: a replica sets some before finish(), as std::atomic_ref; after
-  /// it those are set that a replica of any worker has set. Whoever reads them sets them to zero
-  /// for the next step. Empty if there are no other workers.
+  /// it a flag is set if a replica of any worker has set it. The reader resets them to zero for the
+  /// next step. Empty if there are no other workers.
   virtual std::span<uint8_t> flags() { return {}; }
 
-  /// How many there are; 0 at first. Not during a step.
+  /// Sets how many there are; initially 0. Must not be called during a step.
   virtual void set_num_flags(size_t count) { (void)count; }
 
-  /// Numbers that all workers must have alike, bit by bit: set by replica 0 before finish().
+  /// Sets numbers that must be bit-identical on all workers. Replica 0 calls it before finish().
   virtual void set_statement(std::span<const double> numbers) { (void)numbers; }
 
-  /// After finish(): two workers whose statements differ, and the first number that does; or how
-  /// many numbers each has, if only that differs.
+  /// After finish(): two workers whose statements differ, and the first number that differs, or how
+  /// many numbers each has if only that differs.
   struct Disagreement {
     std::array<std::string, 2> workers;
     size_t number = 0;
@@ -87,12 +87,12 @@ class GradientReducer {
   };
   virtual std::optional<Disagreement> disagreement() const { return std::nullopt; }
 
-  /// Bytes that travel beside the gradients of the next finish(), and those of each worker after
-  /// it. By replica 0. Null, and empty, if nothing can travel there.
+  /// Bytes that travel beside the gradients of the next finish(), and after it those of each
+  /// worker; replica 0 calls both. Null, and empty, if nothing can travel there.
   virtual std::vector<std::byte>* attachment() { return nullptr; }
   virtual std::vector<std::span<const std::byte>> attachments() const { return {}; }
 
-  /// Forgets a step that was not finished. No other call may be in progress.
+  /// Drops a step that was not finished. No other call may be in progress.
   virtual void reset() = 0;
 
  protected:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An all-reduce for devices in two islands with fast links inside and slow ones
-// between, such as two groups of four GPUs: what crosses is one partial result and
-// one result.
+// between, such as two groups of four GPUs: only one partial result and one result
+// cross between them.
 
 #pragma once
 

@@ -20,15 +20,15 @@ namespace {
 
 using internal::in_host_memory;
 
-// One piece of work: small enough to even out, large enough not to be noticed.
+// One unit of work: small enough to balance the load, large enough for a negligible overhead.
 constexpr int64_t kChunkBytes = 256 << 10;
 constexpr int64_t kMinChunkBytes = 8 << 10;
-// From here on members that are done take chunks of others. Below it the time to
-// look for them is longer than what they could save.
+// From this size on, members that are done take chunks of others. Below it, looking for
+// them takes longer than it could save.
 constexpr int64_t kClaimAboveBytes = 1 << 20;
 constexpr int64_t kLineBytes = 64;
-// Up to here one member does it all: always the same one, whose caches then hold the
-// tensors of all, while shares would move every line to another core and back.
+// Up to this size one member does everything: always the same one, whose caches then hold
+// the tensors of all, while shares would move every line to a different core and back.
 constexpr int64_t kAloneBytes = 16 << 10;
 
 // One tensor of moderate size, the usual call: each member takes an equal part.
@@ -49,7 +49,7 @@ void reduce_share(const AllReduceBatch& batch) {
     internal::reduce_range(batch, 0, begin, end);
     return;
   }
-  // Outside of a replica LibTorch's threads are free.
+  // Outside of a replica LibTorch's threads are idle.
   const int64_t grain = kChunkBytes / static_cast<int64_t>(like.element_size());
   at::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) {
     internal::reduce_range(batch, 0, first, last);

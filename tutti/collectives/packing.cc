@@ -49,9 +49,9 @@ std::vector<std::vector<PackPart>> concat_and_split(std::span<const int64_t> num
   }
   const int64_t total = std::accumulate(numels.begin(), numels.end(), int64_t{0});
   const int64_t size = total / num_packs;
-  // With fewer elements than packs all of them are the remainder.
-  int64_t left = num_packs == 1 || size == 0 ? total : size;  // of the pack that is filled
-  int64_t after = total - left;                               // behind it
+  // With fewer elements than packs, all elements are the remainder.
+  int64_t left = num_packs == 1 || size == 0 ? total : size;  // in the pack that is filled
+  int64_t after = total - left;                               // in the packs after it
   if (total > 0) packs.emplace_back();
   for (size_t t = 0; t < numels.size(); ++t) {
     for (int64_t begin = 0; begin < numels[t];) {

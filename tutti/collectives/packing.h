@@ -13,11 +13,11 @@
 
 namespace tutti {
 
-/// The end of the pack that begins at `begin`. A pack is closed once it holds
+/// Returns the end of the pack that begins at `begin`. A pack is closed once it holds
 /// strictly more than `bytes_per_pack`; 0 puts everything into one.
 size_t pack_end(std::span<const int64_t> bytes, size_t begin, int64_t bytes_per_pack);
 
-/// All packs of a batch, as positions in it: the last tensor comes first.
+/// Returns all packs of a batch, as positions in it: the last tensor comes first.
 std::vector<std::vector<size_t>> group_by_size(std::span<const int64_t> bytes,
                                                int64_t bytes_per_pack);
 

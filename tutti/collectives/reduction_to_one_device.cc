@@ -19,7 +19,7 @@
 namespace tutti {
 namespace {
 
-// Counts to ten and is then only read.
+// Counts to ten; after that the counter is only read.
 class FirstTen {
  public:
   bool more() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Copies everything to one device, reduces it there and copies the result to all.
-// Works between any devices, and takes a function of yours for the sum.
+// Works between any devices, and accepts your own function for the sum.
 
 #pragma once
 
@@ -16,15 +16,15 @@ namespace tutti {
 
 /// The sum of tensors of equal shape and dtype that lie on one device. It must not
 /// write to them: in host memory they are the replicas' own. Its result has their
-/// shape, and is cast to their dtype. Called without locks, maybe from several threads.
+/// shape, and is cast to their dtype. Called without locks, possibly from several threads.
 using AccumulationFn = std::function<at::Tensor(const std::vector<at::Tensor>& components)>;
 
-/// Says at the level kInfo what it does, the first ten times in a process. Thread-safe.
+/// Logs at kInfo what it does, the first ten times in a process. Thread-safe.
 class ReductionToOneDevice final : public CrossDeviceOps {
  public:
   /// Reduces on `reduce_to_device`, by default on the first destination. For kSum and
   /// kMean by `accumulation_fn`, otherwise by the canonical tree. Throws kInvalidArgument
-  /// for a name that is no device, kUnimplemented for one that is neither CPU nor GPU.
+  /// for a name that is not a device, kUnimplemented for one that is neither CPU nor GPU.
   explicit ReductionToOneDevice(std::optional<std::string> reduce_to_device = {},
                                 AccumulationFn accumulation_fn = {});
 

@@ -86,7 +86,7 @@ Combine combine_of(ReduceOp op) {
 }
 
 #if defined(__x86_64__)
-// f16c is asked for by hand: not every compiler's __builtin_cpu_supports knows it.
+// f16c is queried directly, because not every compiler's __builtin_cpu_supports knows it.
 bool has_avx2_and_f16c() {
   unsigned a = 0;
   unsigned b = 0;
@@ -111,7 +111,7 @@ Kernel require_kernel(const KernelKey& key) {
   return found;
 }
 
-// The contribution of replicas that have none.
+// Stands in for replicas that contribute nothing.
 alignas(64) constexpr std::array<std::byte, kBlock * kMaxElementBytes> kZeros{};
 
 // Sums of complex numbers are sums of their parts.
@@ -149,7 +149,7 @@ class Reduction {
   }
 
  private:
-  // The reduction of one value, by any operation, is that value.
+  // The reduction of a single value, by any operation, is that value.
   void copy(int64_t begin, int64_t end) {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (outputs_[i] == inputs_[0]) continue;
@@ -213,7 +213,7 @@ class Reduction {
   void* scratch(size_t i) {
     thread_local std::vector<std::byte> memory;
     const size_t node_bytes = kBlock * kMaxElementBytes;
-    // All nodes of a block at once: growing later would move those in use.
+    // Allocates all nodes of a block together: growing later would move those in use.
     if (memory.size() < inputs_.size() * node_bytes) memory.resize(inputs_.size() * node_bytes);
     return memory.data() + i * node_bytes;
   }

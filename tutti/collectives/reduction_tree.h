@@ -46,16 +46,16 @@ struct TreeNode {
   bool operator==(const TreeNode&) const = default;
 };
 
-/// The nodes that lie inside replicas [begin, end) of a tree over `replicas`, and are not below
-/// another one that does: what whoever holds those replicas can compute alone.
+/// The maximal nodes that lie inside replicas [begin, end) of a tree over `replicas`: what the
+/// owner of those replicas can compute alone.
 std::vector<TreeNode> maximal_nodes(int replicas, int begin, int end);
 
-/// A node in host memory, of node_dtype(), from the replicas below it. It may be one of the inputs
-/// if their dtype is that of the node.
+/// Computes a node in host memory, of node_dtype(), from the replicas below it. The node may be one
+/// of the inputs if their dtype is that of the node.
 void reduce_to_node(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
                     void* node, int64_t begin, int64_t end);
 
-/// The tree above nodes that cover all replicas, in their order. Immutable.
+/// The tree above nodes that cover all replicas, in order. Immutable.
 class NodeTree {
  public:
   NodeTree(int replicas, std::vector<TreeNode> nodes);

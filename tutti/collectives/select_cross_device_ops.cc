@@ -89,7 +89,7 @@ CrossDeviceOpsChoice choose_cross_device_ops(const std::vector<DeviceSpec>& devi
 
 std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::vector<DeviceSpec>& devices) {
   CrossDeviceOpsChoice choice = choose_cross_device_ops(devices, /*nccl_available=*/true);
-  // The library is looked for only when it would be used.
+  // The library is searched for only when it would be used.
   if (choice.kind == Kind::kNcclAllReduce && !nccl_is_available()) {
     choice = choose_cross_device_ops(devices, /*nccl_available=*/false);
   }

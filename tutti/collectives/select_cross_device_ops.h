@@ -21,14 +21,14 @@ struct CrossDeviceOpsChoice {
   std::string reason;  ///< "all devices are CPUs"
 };
 
-/// The rule alone: CPUs reduce in host memory; several GPUs, each listed once, use NCCL
-/// if there is one; everything else is reduced on one device. Throws kInvalidArgument
-/// for an empty list.
+/// Applies the rule only: CPUs reduce in host memory; several GPUs, each listed once, use
+/// NCCL if it is available; everything else is reduced on one device. Throws
+/// kInvalidArgument for an empty list.
 CrossDeviceOpsChoice choose_cross_device_ops(const std::vector<DeviceSpec>& devices,
                                              bool nccl_available);
 
-/// The implementation for these devices. With several devices that are not all CPUs a line
-/// at kInfo says which and why.
+/// Returns the implementation for these devices. With several devices that are not all CPUs
+/// a line at kInfo says which and why.
 std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::vector<DeviceSpec>& devices);
 
 }  // namespace tutti

@@ -11,9 +11,9 @@
 
 namespace tutti {
 
-/// All slices in replica order, on the device of the first; duplicates are kept. kMean
+/// Returns all slices in replica order, on the device of the first; duplicates are kept. kMean
 /// divides the values by the number of parts; integers become floats. Throws kInvalidArgument,
-/// beginning with `who`, for another operation and for parts that do not fit together.
+/// beginning with `who`, for other operations and for parts that do not match.
 IndexedSlices concatenate_slices(const char* who, ReduceOp op,
                                  const std::vector<const IndexedSlices*>& parts);
 

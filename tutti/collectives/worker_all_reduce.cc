@@ -13,13 +13,13 @@
 namespace tutti {
 namespace {
 
-// Up to here every rank sends its nodes to every other: one exchange instead of two.
+// Up to this size every rank sends its nodes to every other rank: one exchange instead of two.
 constexpr size_t kWholeBytes = Link::kCopiedBytes;
-// Of memory for results that several peers read: so much that a part of it has left their caches
-// when it is written again, which is several times faster.
+// Size of the memory for results that several peers read: so large that a part of it has left their
+// caches when it is written again, which is several times faster.
 constexpr size_t kResultsBytes = 2 << 20;
-// From here on memory that peers can read is not copied. Below, both have it in their caches, and
-// writing what another core has read takes longer than a copy.
+// From this size on, memory that peers can read is not copied. Below it, both ranks have it in
+// their caches, and writing what a different core has read takes longer than a copy.
 constexpr int64_t kDirectBytes = 512 << 10;
 // Parts begin at cache lines.
 constexpr int64_t kLineElements = 64;
@@ -31,8 +31,8 @@ struct Range {
   int64_t end;
 };
 
-// Messages come and go in a fixed order: gather for the first `depth` blocks, then spread and
-// gather in turns. A cursor walks along it.
+// Messages are sent and received in a fixed order: gather for the first `depth` blocks, then spread
+// and gather in turns. A cursor is a position in this order.
 struct Cursor {
   int64_t gathers = 0;
   int64_t spreads = 0;
@@ -61,7 +61,7 @@ class AllReduceTransfer : public Transfer {
     return static_cast<const std::byte*>(job_.nodes[i]) + static_cast<size_t>(begin) * in_bytes_;
   }
 
-  // Where the nodes of all ranks lie, shifted so that element `begin` is where it was said to be.
+  // The addresses of the nodes of all ranks, shifted so that element `begin` is at its index.
   void collect_inputs(int64_t begin, int64_t count) {
     for (int r = 0; r < workers_; ++r) {
       const size_t first = tree_.first_node(r);
@@ -79,7 +79,7 @@ class AllReduceTransfer : public Transfer {
     }
   }
 
-  // Element `begin` comes to where it belongs in the outputs, and to the beginning of `also`.
+  // Element `begin` is written to its index in the outputs, and to the beginning of `also`.
   void reduce(int64_t begin, int64_t count, std::span<void* const> outputs, void* also = nullptr) {
     collect_inputs(begin, count);
     c10::SmallVector<void*, 8> shifted;
@@ -103,7 +103,7 @@ class AllReduceTransfer : public Transfer {
         same_count ? message(" sent ", incoming.bytes.size(), " bytes where ", bytes,
                              " were expected by ", group.name(me_), ".")
                    : message(" reduces ", incoming.head.total, " elements, but ", group.name(me_),
-                             " ", job_.count, " elements. Sizes must agree.");
+                             " reduces ", job_.count, " elements. Sizes must agree.");
     group.abort(ErrorCode::kInvalidArgument,
                 message(fingerprint_.describe(), ": ", group.name(rank), text));
     group.throw_if_aborted();
@@ -152,8 +152,8 @@ class AllReduceTransfer : public Transfer {
   c10::SmallVector<const void*, 16> inputs_;
 };
 
-// Everybody sends all to everybody in one message, which is copied on the way, and everybody
-// finishes the tree.
+// Every rank sends all its nodes to every other rank in one message, which is copied, and every
+// rank finishes the tree.
 class WholeTransfer final : public AllReduceTransfer {
  public:
   WholeTransfer(Lane& lane, const WorkerTree& tree, WorkerReduction&& reduction,
@@ -227,7 +227,7 @@ class BlockTransfer final : public AllReduceTransfer {
             std::min(job_.count, (b + 1) * block_elements_)};
   }
 
-  // Of one owner. The last block may be short.
+  // The part of one owner. The last block may be short.
   Range part(int64_t b, int owner) const {
     const Range whole = block(b);
     const int64_t size =
@@ -236,7 +236,7 @@ class BlockTransfer final : public AllReduceTransfer {
             std::min(whole.end, whole.begin + (owner + 1) * size)};
   }
 
-  // Results in private memory are copied on the way to each rank of this machine, so with several
+  // Results in private memory are copied once for each peer on this machine, so with several peers
   // they are reduced into memory that all can read.
   void choose_results(Lane& lane) {
     int near = 0;
@@ -252,10 +252,10 @@ class BlockTransfer final : public AllReduceTransfer {
     first_kept_ = static_cast<int64_t>(fingerprint_.number) * blocks_;
   }
 
-  // Where the reduced part of a block lies for the others. Two blocks `depth` apart may be read at
-  // once: who has sent the spread of block b has taken that of b - depth from everybody. So whoever
-  // reduces block b, after all spreads of b - depth, knows that nobody reads b - 2 * depth any
-  // more.
+  // Where the reduced part of a block lies for the others. Two blocks `depth` apart may be read
+  // simultaneously: a rank that has sent the spread of block b has taken that of b - depth from
+  // every rank. So a rank that reduces block b, after all spreads of b - depth, knows that no rank
+  // reads b - 2 * depth any more.
   std::byte* result(int64_t b) const {
     if (results_ == nullptr) {
       return static_cast<std::byte*>(job_.outputs[0]) +
@@ -289,7 +289,7 @@ class BlockTransfer final : public AllReduceTransfer {
     return blocked;
   }
 
-  // True when there is nothing to send to the rank at the moment.
+  // Returns true when there is nothing to send to the rank at the moment.
   bool post_to(int rank) {
     Cursor& at = posts_[static_cast<size_t>(rank)];
     while (!at.at_end(blocks_)) {
@@ -299,7 +299,7 @@ class BlockTransfer final : public AllReduceTransfer {
       if (gather) {
         prepare(at.gathers);
         const Range theirs = part(at.gathers, rank);
-        // A result comes to where a node lies only after its owner has read the node.
+        // A result overwrites a node only after the owner of that part has read the node.
         post_nodes(rank, theirs.begin, theirs.end - theirs.begin, use_);
         ++at.gathers;
       } else {
@@ -353,10 +353,10 @@ class BlockTransfer final : public AllReduceTransfer {
   int64_t prepared_ = 0;
   Cursor taken_;
   c10::SmallVector<Cursor, 8> posts_;
-  std::byte* results_ = nullptr;  // of kept_ blocks; null: they are read in the output
+  std::byte* results_ = nullptr;  // memory for kept_ blocks; null: peers read the output
   size_t result_bytes_ = 0;
   int64_t kept_ = 0;
-  int64_t first_kept_ = 0;  // goes on from one reduction to the next
+  int64_t first_kept_ = 0;  // continues from one reduction to the next
 };
 
 }  // namespace

@@ -2,12 +2,13 @@
 //
 // Reduces values of all replicas of all workers by the canonical tree, over any lane. Each
 // worker computes the nodes of the tree that lie among its own replicas and sends parts of them to
-// the owners of those parts, who finish the tree; then everybody gets the results of everybody.
+// the owners of those parts, which finish the tree; then every rank gets the results of all ranks.
 //
 //   block:  | part of rank 0 | part of rank 1 | ... |      of every node, and of the result
-//   gather: rank r sends part o of its nodes to rank o, who reduces them      for a few blocks at
-//   spread: rank o sends the reduced part to everybody                        once, in a fixed
-//   order
+//   gather: rank r sends part o of its nodes to rank o, which reduces them
+//   spread: rank o sends the reduced part to every rank
+//
+// A few blocks are under way simultaneously, in a fixed order of messages.
 
 #pragma once
 
@@ -48,29 +49,29 @@ class WorkerTree {
   std::unique_ptr<const NodeTree> tree_;
 };
 
-/// What shall be reduced. Memory is in the host.
+/// What to reduce. All memory is host memory.
 struct WorkerReduction {
   ReduceOp op = ReduceOp::kSum;
-  at::ScalarType dtype = at::kFloat;  ///< Of outputs; nodes have node_dtype(op, dtype).
+  at::ScalarType dtype = at::kFloat;  ///< That of outputs; nodes have node_dtype(op, dtype).
   int64_t count = 0;
-  /// Of this worker, in the order of WorkerTree::nodes().
+  /// Those of this worker, in the order of WorkerTree::nodes().
   c10::SmallVector<const void*, 4> nodes = {};
-  /// All get the result. One may be a node, if the dtypes are equal.
+  /// Each gets the result. One may be a node, if the dtypes are equal.
   c10::SmallVector<void*, 4> outputs = {};
   /// Called before elements [begin, end) of the nodes are first read; may be empty.
   std::function<void(int64_t begin, int64_t end)> prepare = nullptr;
-  /// Called when elements [begin, end) of the outputs are there; may be empty.
+  /// Called when elements [begin, end) of the outputs are complete; may be empty.
   std::function<void(int64_t begin, int64_t end)> reduced = nullptr;
 };
 
 /// Computes elements [begin, end) of the nodes of a worker from its local replicas. A node that is
-/// one replica, and lies where that replica's input does, is left as it is.
+/// one replica, and shares the memory of that replica's input, is not written.
 void reduce_own_nodes(const WorkerTree& tree, int worker, ReduceOp op, at::ScalarType dtype,
                       c10::ArrayRef<const void*> inputs, c10::ArrayRef<const void*> nodes,
                       int64_t begin, int64_t end);
 
-/// Begins a reduction; operation.kind, op and dtype are filled in. The reduction is moved on by the
-/// transfer's advance() and wait().
+/// Begins a reduction; it sets operation.kind, op and dtype itself. The transfer's advance() and
+/// wait() advance the reduction.
 std::unique_ptr<Transfer> start_all_reduce(Lane& lane, const WorkerTree& tree,
                                            WorkerReduction reduction, Operation operation,
                                            Deadline deadline);

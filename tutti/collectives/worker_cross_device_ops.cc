@@ -22,9 +22,9 @@
 namespace tutti {
 namespace {
 
-// Larger tensors gain nothing from company, and would be copied for it.
+// Larger tensors gain nothing from being packed, and would have to be copied.
 constexpr int64_t kPackUpToBytes = 256 << 10;
-// Before the elements of a gathered tensor; keeps them aligned.
+// Size of the header before the elements of a gathered tensor; keeps them aligned.
 constexpr size_t kGatherHeadBytes = 64;
 
 at::Tensor on_host(const at::Tensor& tensor) {
@@ -33,7 +33,7 @@ at::Tensor on_host(const at::Tensor& tensor) {
 
 }  // namespace
 
-// Memory of the local components; `outputs` of all of them, perhaps the inputs themselves.
+// The memory of the local components. `outputs` has one entry for each, and may equal `inputs`.
 struct WorkerCrossDeviceOps::Part {
   const WorkerTree& tree;
   at::ScalarType dtype;
@@ -112,7 +112,7 @@ at::Tensor WorkerCrossDeviceOps::reduce_named(std::string_view name, ReduceOp op
   return result.to(value[0].device());
 }
 
-// One member does it all: the others have nothing to add to the way between processes.
+// One member does everything: more threads do not speed up the path between processes.
 void WorkerCrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
                                          const CommunicationOptions& options) {
   if (batch.member() != 0) return;
@@ -134,7 +134,7 @@ void WorkerCrossDeviceOps::do_all_reduce(const AllReduceBatch& batch,
       ++first;
       continue;
     }
-    std::vector<int64_t> bytes;  // of those that may travel together
+    std::vector<int64_t> bytes;  // sizes of those that may travel together
     for (size_t t = first; t < batch.tensors() && is_small(t) &&
                            batch.like(t).scalar_type() == batch.like(first).scalar_type();
          ++t) {
@@ -205,7 +205,7 @@ void WorkerCrossDeviceOps::reduce_packed(const AllReduceBatch& batch, const std:
   }
 }
 
-// One member does it all, as above. Each replica's part begins after those of the workers before.
+// One member does everything, as above. Each replica's part begins after those of lower workers.
 void WorkerCrossDeviceOps::do_all_gather(const AllGatherBatch& batch,
                                          const CommunicationOptions& options) {
   if (batch.member() != 0) return;
@@ -233,7 +233,7 @@ void WorkerCrossDeviceOps::do_all_gather(const AllGatherBatch& batch,
   }
 }
 
-// The extent along the axis goes before the elements; all other sizes must be equal.
+// The extent along the axis precedes the elements; all other sizes must be equal.
 at::Tensor WorkerCrossDeviceOps::do_gather(const PerReplica<at::Tensor>& value, const Devices&,
                                            int64_t axis, const CommunicationOptions& options) {
   std::vector<at::Tensor> parts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Combines values over the replicas of all workers: first those of this process, then with the
+// Combines values over the replicas of all workers: first those of this process, then those of the
 // other workers through a group. Every worker makes the same calls in the same order.
 
 #pragma once

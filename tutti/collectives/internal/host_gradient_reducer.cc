@@ -24,7 +24,7 @@ void HostGradientReducer::ready(size_t replica, size_t bucket, void* place) {
 }
 
 bool HostGradientReducer::finish(size_t, ChunkFn reduced) {
-  if (places_.empty()) return true;  // nobody knows how many replicas there are
+  if (places_.empty()) return true;  // the number of replicas is unknown
   while (true) {
     const size_t next = next_chunk_.fetch_add(1, std::memory_order_relaxed);
     if (next >= chunks().size()) break;

@@ -18,7 +18,7 @@ at::Tensor reduce_components(ReduceOp op, std::span<const at::Tensor> components
   std::vector<at::Tensor> inputs;
   bool host = reduced_dtype(op, dtype) == dtype;
   for (const at::Tensor& component : components) {
-    // The kernels read memory, where a conjugate or negative view is not yet done.
+    // The kernels read raw memory, which lacks the effect of a conjugate or negative view.
     inputs.push_back(component.detach().resolve_conj().resolve_neg().contiguous());
     host = host && component.is_cpu();
   }

@@ -15,7 +15,7 @@ namespace tutti::internal {
 
 /// The canonical tree: by the kernels when all components are in host memory, else by
 /// LibTorch's operators on the device of the first. Components have equal shapes and
-/// dtypes. The result has memory of its own, from the arena if it is large.
+/// dtypes. The result has its own memory, from the arena if it is large.
 at::Tensor reduce_components(ReduceOp op, std::span<const at::Tensor> components, Arena& arena);
 
 }  // namespace tutti::internal

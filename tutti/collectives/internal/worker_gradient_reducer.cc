@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::chrono::seconds kLookAround{1};
 constexpr std::chrono::milliseconds kLookAtReplicas{20};
-// What workers say about one model is about equally long, but for buffers whose size depends on
-// the data.
+// Notes of workers about one model have similar sizes, except for buffers whose size depends on the
+// data.
 constexpr size_t kMaxNoteFactor = 8;
 constexpr size_t kSomeBytes = 8 << 20;
 
@@ -87,7 +87,7 @@ WorkerGradientReducer::~WorkerGradientReducer() {
   group_->gradient_reducers().fetch_sub(1);
 }
 
-// Ranks whose layouts differ would add gradients of different parameters.
+// Without this check, ranks whose layouts differ would add gradients of different parameters.
 void WorkerGradientReducer::check_layout() {
   const std::string mine = layout_text(buckets());
   std::vector<std::string> all(static_cast<size_t>(group_->size()));
@@ -111,7 +111,7 @@ void WorkerGradientReducer::check_layout() {
     while (line < buckets().size() && line_of(mine, line) == line_of(theirs, line)) ++line;
     throw Error(
         ErrorCode::kFailedPrecondition,
-        message("DistributedOptimizer: the gradients of the workers are not laid out alike: "
+        message("DistributedOptimizer: the gradients of the workers are laid out differently: "
                 "bucket ",
                 line, " is ", line_of(mine, line), " on ", group_->name(group_->rank()), ", but ",
                 line_of(theirs, line), " on ", group_->name(r),
@@ -119,13 +119,13 @@ void WorkerGradientReducer::check_layout() {
   }
 }
 
-// Before memory is taken for what a worker wants to say.
+// Called before memory is allocated for what a worker sends.
 void WorkerGradientReducer::check_size(const char* what, int rank, size_t bytes,
                                        size_t limit) const {
   if (bytes <= limit) return;
   throw Error(ErrorCode::kFailedPrecondition,
               message("DistributedOptimizer: ", group_->name(rank), " sends ", bytes, " bytes as ",
-                      what, ", but ", group_->name(group_->rank()), " takes at most ", limit,
+                      what, ", but ", group_->name(group_->rank()), " accepts at most ", limit,
                       ". All workers must train the same model with the same options."));
 }
 
@@ -140,7 +140,7 @@ const at::Tensor& WorkerGradientReducer::memory(size_t bucket, size_t replica) c
   return host.empty() ? buckets()[bucket].memory[replica] : host[replica];
 }
 
-// By each replica on its own thread, so that its device has computed what is copied.
+// Each replica calls it on its own thread, so that its device has computed what is copied.
 void WorkerGradientReducer::copy_to_host(size_t replica) {
   for (size_t b = 0; b < states_.size(); ++b) {
     if (states_[b].host.empty()) continue;
@@ -169,7 +169,7 @@ void WorkerGradientReducer::help(size_t) {
   try {
     progress(Progress::kWithoutWaiting);
   } catch (...) {
-    fail(std::current_exception());  // finish() throws it, where all replicas are
+    fail(std::current_exception());  // finish() throws it on all replicas
   }
   driver_.unlock();
 }
@@ -228,10 +228,10 @@ void WorkerGradientReducer::start_bucket(size_t b) {
   operation.name = states_[b].name;
   operation.sizes = sizes;
   // Backward and step() may be in different runs, and some workers may fill the bucket in a later
-  // one than others. The note tells workers in different steps apart.
+  // run than others. The note detects workers in different steps.
   operation.must_share_step = false;
   Lane& lane = group_->lane(LaneKind::kGradients);
-  // Nobody waits for it yet; who does sets a deadline.
+  // No deadline yet; whoever waits for the transfer sets one.
   transfer_ = start_all_reduce(lane, tree_, std::move(job), operation, Deadline::forever());
 }
 
@@ -261,13 +261,13 @@ std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name) {
       lane.deadline(timeout_));
 }
 
-// The buckets, which go before, had deadlines of their own.
+// The buckets, which precede it, had their own deadlines.
 void WorkerGradientReducer::finish_note(Transfer& note) {
   note.set_deadline(group_->lane(LaneKind::kFlags).deadline(timeout_));
   note.wait();
 }
 
-// Where the numbers of the statement end in a note, and how many there are.
+// Finds where the numbers of the statement end in a note, and how many there are.
 size_t WorkerGradientReducer::stated(const std::vector<std::byte>& note, size_t* end) const {
   uint64_t count = 0;
   TUTTI_CHECK(note.size() >= sizeof count + flags_.size());
@@ -317,8 +317,8 @@ std::vector<std::span<const std::byte>> WorkerGradientReducer::attachments() con
   return all;
 }
 
-// All local replicas are in finish(). The note goes ahead of what is left of the buckets, and is
-// looked at after it, so that it costs no way of its own.
+// All local replicas are in finish(). The note is sent before the remaining buckets and read after
+// them, so it adds no round trip.
 void WorkerGradientReducer::drive_to_end() {
   const std::unique_ptr<Transfer> note = start_note("flags of a step");
   note->advance();
@@ -336,7 +336,7 @@ bool WorkerGradientReducer::finish(size_t replica, ChunkFn) {
     return failed_.load(std::memory_order_acquire) ||
            steps_done_.load(std::memory_order_acquire) != step;
   };
-  // Whoever drives has a deadline for each exchange, and is given the time to run into it.
+  // The thread that drives has a deadline for each exchange; this one is later than all of them.
   const Deadline deadline = Deadline::after(static_cast<int64_t>(states_.size() + 2) *
                                             timeout_.value_or(group_->options().timeout));
   if (thread_ == nullptr && replica == 0) {
@@ -372,7 +372,7 @@ void WorkerGradientReducer::wait_until(const std::function<bool()>& over, const 
         Error(ErrorCode::kDeadlineExceeded,
               message("DistributedOptimizer::step: a replica of ", group_->name(group_->rank()),
                       " waited too long for ", what,
-                      ". Look at what the other replicas do, or give a longer "
+                      ". Check what the other replicas are doing, or raise "
                       "communication_options.timeout."))));
   }
 }
@@ -416,13 +416,13 @@ void WorkerGradientReducer::thread_body() {
 }
 
 void WorkerGradientReducer::reset() {
-  resetting_.store(true);  // who holds the lock may be waiting for others
+  resetting_.store(true);  // the thread that holds the lock may be waiting for others
   const MutexLock lock(driver_);
   resetting_.store(false);
   bool begun = transfer_ != nullptr || next_ > 0;
   for (const Bucket& state : states_) begun = begun || state.filled.load() > 0;
-  // Other workers may have begun to sum what this one drops: all go through the step, and drop it.
-  // One that does not drop it must notice.
+  // Other workers may have begun to sum what this one drops: all complete the step, and drop it. A
+  // worker that does not drop it must detect the difference.
   if (begun && may_begin_early() && !group_->aborted() && !failed_.load()) {
     const std::unique_ptr<Transfer> note = start_note("flags of a step that is dropped");
     note->advance();

@@ -2,8 +2,7 @@
 //
 // Sums gradients over the replicas of all workers, bucket by bucket, in the order of the buckets.
 // On one machine the threads of the replicas do it themselves, inside hooks and in finish(); if a
-// worker is on another machine, a thread of its own does, so that the way there is hidden by
-// backward.
+// worker is on another machine, a dedicated thread does, so that network latency overlaps backward.
 
 #pragma once
 
@@ -28,12 +27,12 @@
 
 namespace tutti::internal {
 
-/// See GradientReducer. All workers make their reducers in the same order, with equal buckets:
-/// layouts are compared when it is made (kFailedPrecondition with both).
+/// See GradientReducer. All workers make their reducers in the same order, with equal buckets: the
+/// constructor compares layouts, and throws kFailedPrecondition with both if they differ.
 class WorkerGradientReducer final : public GradientReducer {
  public:
-  /// Buckets on other devices than the CPU, or all of them, are summed in copies in the memory of
-  /// the host, made in finish().
+  /// Which buckets are summed in copies in host memory, made in finish(): those on devices other
+  /// than the CPU, or all.
   enum class Copies : uint8_t { kOfOtherDevices, kAlways };
 
   WorkerGradientReducer(std::shared_ptr<WorkerGroup> group, const WorkerTree& tree,
@@ -68,7 +67,7 @@ class WorkerGradientReducer final : public GradientReducer {
   void copy_to_host(size_t replica);
   void copy_from_host(size_t replica);
   void check_layout();
-  // The deadline of an exchange begins when the replicas of this worker wait for it.
+  // The timeout of an exchange begins when the replicas of this worker wait for it.
   enum class Progress : uint8_t { kWithoutWaiting, kWhileBackwardRuns, kToEnd };
   bool progress(Progress how) TUTTI_REQUIRES(driver_);
   void start_bucket(size_t bucket) TUTTI_REQUIRES(driver_);
@@ -92,25 +91,25 @@ class WorkerGradientReducer final : public GradientReducer {
   std::vector<uint8_t> flags_;
   std::vector<double> statement_;
   std::vector<std::byte> attachment_;
-  // Of this worker: how many numbers it states, then all three, one after the other.
+  // The count of this worker's numbers, then its statement, flags and attachment, concatenated.
   std::vector<std::byte> note_;
-  std::vector<std::vector<std::byte>> notes_;  // of each worker
+  std::vector<std::vector<std::byte>> notes_;  // one per worker
   std::optional<Disagreement> disagreement_;
 
-  // Whoever holds the mutex moves the exchange on.
+  // The thread that holds the mutex advances the exchange.
   Mutex driver_;
   size_t next_ TUTTI_GUARDED_BY(driver_) = 0;  // the bucket under way
   std::unique_ptr<Transfer> transfer_ TUTTI_GUARDED_BY(driver_);
 
   std::atomic<size_t> arrived_{0};    // replicas in finish()
-  std::atomic<bool> failing_{false};  // somebody writes error_
+  std::atomic<bool> failing_{false};  // a thread writes error_
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;  // written before failed_
   WaitWord news_;             // buckets that became ready, the end of a step
   std::atomic<uint64_t> steps_done_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> resetting_{false};
-  std::atomic<bool> under_way_{false};  // a transfer
+  std::atomic<bool> under_way_{false};  // whether there is a transfer
   std::unique_ptr<Thread> thread_;      // last: it uses all the above
 };
 

@@ -41,7 +41,7 @@ struct KernelKey {
   bool write_all;  ///< fan_in outputs instead of one; sums only.
 };
 
-/// The kernel for the key, or null when there is none.
+/// Returns the kernel for the key, or null if there is none.
 Kernel find_kernel_baseline(const KernelKey& key);
 #if defined(__x86_64__)
 Kernel find_kernel_avx2(const KernelKey& key);

@@ -27,7 +27,7 @@ bool nccl_is_available() {
     internal::nccl_functions();
     return true;
   } catch (const Error&) {
-    return false;  // the reason comes when somebody uses NCCL
+    return false;  // the first use of NCCL reports the reason
   }
 }
 
@@ -52,16 +52,16 @@ void NcclAllReduce::do_all_reduce(const AllReduceBatch& batch,
     if (batch.tensors() > 0 && !warned_.exchange(true)) {
       log(LogLevel::kWarning,
           "NcclAllReduce: tensors in host memory are reduced without NCCL; use HostAllReduce "
-          "between CPU devices. (Said once.)");
+          "between CPU devices. (Logged only once.)");
     }
     return host_.all_reduce(batch, options);
   }
   if (!plan.packs.empty()) {
     engine_->run(batch, plan, options.timeout.value_or(kDefaultNcclTimeout));
   }
-  // Last, because nobody waits for this member any more if it fails here.
+  // Last, because no member waits for this one any more if it fails here.
   if (batch.member() != 0) return;
-  // Host tensors beside those of GPUs: few and small, so one member does them.
+  // Host tensors beside those of GPUs are few and small, so one member reduces them.
   for (const size_t t : plan.host_tensors) internal::reduce_by_operators(batch, t);
 }
 

@@ -22,15 +22,15 @@ struct NcclSeams;
 /// Whether the NCCL library can be loaded. Cheap after the first call. Thread-safe.
 bool nccl_is_available();
 
-/// Each replica gets one chunk of every other one, reduces it on its device, and all
-/// gather the chunks: the bytes of a ring. Tensors of one dtype are concatenated and
-/// cut into `num_packs` packs (concat_and_split); bytes_per_pack is not used.
+/// Each replica gets one chunk from every other replica, reduces it on its device, and
+/// all gather the chunks, which moves as many bytes as a ring. Tensors of one dtype are
+/// concatenated and cut into `num_packs` packs (concat_and_split); bytes_per_pack is not used.
 ///
-/// Blocks until the result is there, at most CommunicationOptions::timeout, or ten
-/// minutes; then throws kDeadlineExceeded. (Making and aborting communicators takes as
-/// long as NCCL takes: its functions for that cannot be interrupted.) After a failure the
-/// communicators are aborted, the members that have not ended all throw the first error, and the
-/// next call makes new ones.
+/// Blocks until the result is complete, for at most CommunicationOptions::timeout, or ten
+/// minutes; then throws kDeadlineExceeded. (NCCL's functions that make and abort
+/// communicators cannot be interrupted, so these take as long as they take.) After a
+/// failure the communicators are aborted, all members that have not ended throw the first
+/// error, and the next call makes new communicators.
 ///
 /// Tensors in host memory are reduced as HostAllReduce does, with one warning; so is a
 /// reduction that is not from all GPUs to all GPUs. NCCL is loaded and communicators
@@ -43,7 +43,7 @@ class NcclAllReduce final : public CrossDeviceOps {
   /// 0 reduces every tensor on its own; negative numbers are kInvalidArgument.
   explicit NcclAllReduce(int num_packs = 1);
 
-  /// With other functions and devices, for tests.
+  /// Uses other functions and devices, for tests.
   NcclAllReduce(int num_packs, const internal::NcclSeams& seams);
 
   /// No call may be in progress.

@@ -32,7 +32,7 @@ struct NcclEngine::Call {
 
 namespace {
 
-// So that adding to a limit does not overflow.
+// Keeps sums of a limit from overflowing.
 constexpr milliseconds kForever = std::chrono::hours(24 * 3650);
 
 std::exception_ptr late_error(milliseconds limit) {
@@ -83,7 +83,7 @@ void NcclEngine::leave(NcclTeam& team) {
   const NcclTeams::Left left = teams_.leave(team);
   if (!left.has_turn) return;
   watchdog_.dismiss();
-  // Before others have the turn: they shall not get communicators that are aborted.
+  // This precedes the next turn, so that others do not get aborted communicators.
   if (left.failed) drop(team.group());
   teams_.give_turn_back();
 }
@@ -104,7 +104,7 @@ std::shared_ptr<NcclGroup> NcclEngine::start_as_last(const Call& call) {
                         " ms for another all-reduce of the same object."));
   }
   std::shared_ptr<NcclGroup> group = group_of(nccl, call.plan.devices);
-  // Members notice a passed deadline themselves, except inside NCCL: they come first.
+  // Members detect a passed deadline themselves, except inside NCCL; they get time to act first.
   const milliseconds limit = std::min<milliseconds>(call.timeout, kForever);
   watchdog_.watch(Deadline::after(limit + seams_.abort_grace),
                   [team = call.team, group, limit, grace = seams_.abort_grace] {

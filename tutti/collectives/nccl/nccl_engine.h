@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs the packs of an all-reduce through NCCL: communicators, streams, waiting and
-// what happens when something fails. NcclAllReduce decides what comes here.
+// the handling of failures. NcclAllReduce decides which reductions run here.
 
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace tutti::internal {
 
-/// What a test replaces: data in host memory then counts as that of a GPU.
+/// What a test replaces: data in host memory then counts as data on a GPU.
 struct NcclSeams {
   const NcclFunctions* functions = nullptr;  ///< Must outlive the engine; null: the library's.
   NcclDeviceOf device_of = [](size_t, const at::Tensor& tensor) { return tensor.device(); };

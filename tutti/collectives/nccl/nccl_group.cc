@@ -95,7 +95,7 @@ void NcclGroup::Calls::check(NcclResult result, const char* function, size_t ran
   check_nccl(group_.nccl_, result, function, describe_replica(rank, group_.devices_[rank]));
 }
 
-// Of calls that belong to all ranks.
+// Checks calls that belong to all ranks.
 void NcclGroup::Calls::check(NcclResult result, const char* function) const {
   if (last_ - first_ == 1) return check(result, function, first_);
   if (result == NcclResult::kSuccess) return;
@@ -125,7 +125,7 @@ void NcclGroup::abort(std::chrono::milliseconds grace) {
   for (size_t aborted = 0; aborted < size();) {
     const uint32_t seen = left_.load();
     for (const size_t rank : take_idle(deadline.passed())) {
-      nccl_.comm_abort(communicators_[rank]);  // nothing can be done if that fails, too
+      nccl_.comm_abort(communicators_[rank]);  // there is no remedy if that fails too
       ++aborted;
     }
     if (aborted < size()) left_.wait(seen, WaitMode::kYield, deadline);

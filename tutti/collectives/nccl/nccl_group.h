@@ -2,7 +2,7 @@
 //
 // The communicators of one list of devices. Replica r of an all-reduce is rank r and
 // owns device r. Nothing here waits for a device; the caller does, and aborts the
-// group when something fails. An aborted group is of no use any more.
+// group when something fails. An aborted group cannot be used any more.
 
 #pragma once
 
@@ -52,7 +52,7 @@ class NcclGroup {
     void receive(size_t rank, void* data, size_t bytes, size_t peer);
     void all_gather(size_t rank, const void* data, void* all, size_t bytes);
 
-    /// Lets NCCL begin. Without it, as when a call has thrown, the calls are dropped.
+    /// Lets NCCL begin. If it is not called, as when a call has thrown, the calls are dropped.
     void submit();
 
    private:
@@ -65,12 +65,12 @@ class NcclGroup {
     bool open_ = false;
   };
 
-  /// Throws the error that NCCL has met on this rank since the calls were made.
+  /// Throws the error that NCCL has detected on this rank since the calls were made.
   void check_async_error(size_t rank);
 
   /// Aborts all communicators, which also ends what is running on the devices. A rank
-  /// that is inside a call gets `grace` to leave it; after that the abort is what
-  /// frees it. The second and further calls do nothing.
+  /// that is inside a call gets `grace` to leave it; after that the abort frees it.
+  /// Further calls do nothing.
   void abort(std::chrono::milliseconds grace);
 
  private:

@@ -44,10 +44,10 @@ void require_function(const LoadedLibrary& library, const char* name, Function& 
   throw Error(ErrorCode::kUnimplemented,
               message("NcclAllReduce: the library \"", library.path, "\" has no function ", name,
                       ". NCCL 2.7 or newer is needed; ", kNcclVariable,
-                      " may give the path of another library."));
+                      " can be set to the path of a different library."));
 }
 
-// A table, or why there is none.
+// Holds a table, or the error that explains why there is none.
 struct LoadResult {
   NcclFunctions functions;
   std::optional<Error> error;
@@ -139,7 +139,7 @@ void check_nccl(const NcclFunctions& nccl, NcclResult result, const char* functi
                       text == nullptr ? "no text" : text, " (", result_name(result), ", ",
                       static_cast<int>(result), ").",
                       has_last ? message(" NCCL's last error: ", last, ".") : std::string(),
-                      " NCCL_DEBUG=WARN makes NCCL say more."));
+                      " Set NCCL_DEBUG=WARN for details from NCCL."));
 }
 
 }  // namespace tutti::internal

@@ -54,10 +54,10 @@ struct NcclFunctions {
                            NcclStream) = nullptr;
 };
 
-/// Where the library is looked for, in order: TUTTI_NCCL_LIBRARY alone if it is set.
+/// The paths where the library is searched, in order: only TUTTI_NCCL_LIBRARY if it is set.
 std::vector<std::string> nccl_library_paths();
 
-/// The functions of the first library that can be loaded; it stays loaded. Throws
+/// Returns the functions of the first library that can be loaded; it stays loaded. Throws
 /// kNotFound with all paths if there is none, kUnimplemented if it lacks a function.
 NcclFunctions load_nccl(std::span<const std::string> paths);
 
@@ -65,7 +65,7 @@ NcclFunctions load_nccl(std::span<const std::string> paths);
 /// table or throw the same error. Thread-safe.
 const NcclFunctions& nccl_functions();
 
-/// What a program can do about a result of NCCL.
+/// The code that tells a program what it can do about a result of NCCL.
 ErrorCode error_code_of(NcclResult result);
 
 /// Throws an Error unless the result is a success. The message has the function,

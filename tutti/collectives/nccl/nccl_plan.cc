@@ -21,8 +21,8 @@ void check_gpus(size_t tensor, const std::vector<c10::Device>& devices) {
   for (size_t r = 0; r < devices.size(); ++r) {
     if (!devices[r].is_cuda()) {
       refuse_placement(tensor, message("is on ", devices[r], " for replica ", r,
-                                       "; NCCL reduces between CUDA devices. HostAllReduce takes "
-                                       "any placement."));
+                                       "; NCCL reduces between CUDA devices. Use HostAllReduce, "
+                                       "which accepts any placement."));
     }
     const auto same =
         std::find(devices.begin(), devices.begin() + static_cast<int64_t>(r), devices[r]);

@@ -17,7 +17,7 @@
 
 namespace tutti::internal {
 
-/// Flat elements that are exchanged at once. Every replica owns `chunk` of them, so
+/// Flat elements that are exchanged together. Every replica owns `chunk` of them, so
 /// the buffers are padded to chunk * replicas.
 struct NcclPack {
   at::ScalarType dtype;
@@ -30,7 +30,7 @@ struct NcclPack {
 };
 
 struct NcclPlan {
-  std::vector<c10::Device> devices;  ///< Of each replica; empty if nothing is on a GPU.
+  std::vector<c10::Device> devices;  ///< One per replica; empty if nothing is on a GPU.
   std::vector<NcclPack> packs;
   std::vector<size_t> host_tensors;
 };
@@ -39,7 +39,7 @@ struct NcclPlan {
 using NcclDeviceOf = std::function<c10::Device(size_t replica, const at::Tensor& tensor)>;
 
 /// Throws kInvalidArgument for a tensor that lies neither in host memory on all replicas
-/// nor on a GPU of its own for each, and if these GPUs differ between tensors.
+/// nor on a different GPU for each, and if these GPUs differ between tensors.
 NcclPlan plan_nccl(const AllReduceBatch& batch, int num_packs, const NcclDeviceOf& device_of);
 
 }  // namespace tutti::internal

@@ -24,9 +24,9 @@ namespace {
 
 constexpr auto kPollPause = std::chrono::microseconds(50);
 
-// c10 has no way from a stream to the handle that NCCL wants, except for the default
+// c10 cannot convert a stream to the handle that NCCL expects, except for the default
 // stream, whose handle is null. So everything runs on the default stream of each device,
-// after what is on the current one, and the current one continues after it.
+// after what is on the current stream, and the current stream continues after it.
 class DefaultStreams {
  public:
   explicit DefaultStreams(std::vector<c10::Device> devices) : devices_(std::move(devices)) {
@@ -40,8 +40,8 @@ class DefaultStreams {
   }
 
   ~DefaultStreams() {
-    // Also after a failure: what was already queued must not write later than the
-    // program expects. A device that cannot even do this has reported it before.
+    // This is needed after a failure too: what was already queued must not write later than
+    // the program expects. A device that cannot even do this has reported it before.
     try {
       for (size_t i = 0; i < devices_.size(); ++i) order(defaults_[i], current_[i]);
     } catch (const std::exception&) {
@@ -75,7 +75,7 @@ class DefaultStreams {
 // LibTorch gives the memory only to later work of the same stream.
 struct PackBuffers {
   at::Tensor own;       // the replica's elements: chunk j goes to replica j
-  at::Tensor received;  // chunk r of every replica, r being this one
+  at::Tensor received;  // chunk r of every replica, where r is this replica
   at::Tensor reduced;
   at::Tensor gathered;
 };
@@ -184,7 +184,7 @@ class Completion {
         const size_t pending = first_pending(p);
         if (pending == ends_[p].size()) break;
         if (deadline.passed()) throw_late(p, first_ + pending, timeout);
-        // Woken at once when another member fails.
+        // Woken immediately when another member fails.
         team_.news().park(seen, Deadline::after(kPollPause));
       }
     }
@@ -213,7 +213,7 @@ class Completion {
   NcclGroup& group_;
   NcclTeam& team_;
   size_t first_;
-  std::vector<std::vector<c10::Event>> ends_;  // of each pack
+  std::vector<std::vector<c10::Event>> ends_;  // one list per pack
 };
 
 }  // namespace

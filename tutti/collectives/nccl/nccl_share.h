@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What one member of a team does in an all-reduce by NCCL: it queues the work of its
-// replicas on their devices, pack by pack, and waits for the end of it.
+// replicas on their devices, pack by pack, and waits until that is complete.
 
 #pragma once
 
@@ -27,8 +27,8 @@ struct NcclShare {
 };
 
 /// Throws what NCCL or LibTorch reports, the error of another member as soon as that
-/// fails, and kDeadlineExceeded. The caller then aborts the group. `timeout` is for the
-/// message.
+/// fails, and kDeadlineExceeded. The caller then aborts the group. `timeout` is only
+/// printed.
 void run_nccl_share(const NcclShare& share, const Deadline& deadline,
                     std::chrono::milliseconds timeout);
 

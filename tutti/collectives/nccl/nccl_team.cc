@@ -9,7 +9,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr int64_t kGivenUp = -1;  // what a key holds then
+constexpr int64_t kGivenUp = -1;  // the value of a key whose team was given up
 
 }  // namespace
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads that make one all-reduce together, and whose turn it is.
+// The threads that make one all-reduce together, and which of them have the turn.
 //
 //   join    the members of a team find each other by an address they share
 //   turn    the last to join waits for the turn and hands the communicators to all
 //   leave   the last to leave gives the turn back
 //
 // One team at a time has the turn, from before its first call until its last member
-// has seen the end of its work. So calls of two teams never mix, also not when their
+// has seen the end of its work. So calls of two teams never mix, even when their
 // device lists overlap: NCCL could then wait for itself.
 
 #pragma once
@@ -36,12 +36,12 @@ class NcclTeam {
   /// does: then no member begins.
   void start(std::shared_ptr<NcclGroup> group);
 
-  /// The communicators. When the deadline passes first the team fails, with
+  /// Returns the communicators. If the deadline passes first, the team fails with
   /// kDeadlineExceeded and this text.
   std::shared_ptr<NcclGroup> wait_for_start(const Deadline& deadline, const std::string& text);
 
-  /// Keeps the first error and wakes all who wait or pause. True for the first, who
-  /// then aborts the communicators; false also when all members have left.
+  /// Keeps the first error and wakes all members that wait or pause. Returns true for the
+  /// first, which then aborts the communicators; false also when all members have left.
   bool fail(std::exception_ptr error);
 
   /// Throws the first error: every member reports the cause, not what followed from it.
@@ -71,15 +71,15 @@ class NcclTeams {
  public:
   struct Joined {
     std::shared_ptr<NcclTeam> team;
-    bool is_last;  ///< All members are there.
+    bool is_last;  ///< All members have joined.
   };
 
-  /// `key` is what only the members of one team have in common, 0 at first, and kept
+  /// `key` is what only the members of one team have in common, initially 0, and kept
   /// by them until all have left; null for a team of one. Throws kCancelled for a
   /// team that a member has given up.
   Joined join(std::atomic<int64_t>* key, size_t members);
 
-  /// Those who have not joined yet shall not wait for this member.
+  /// Keeps members that have not joined yet from waiting for this one.
   void give_up(std::atomic<int64_t>* key);
 
   /// Waits until no other team has the turn; false when the deadline passes first.

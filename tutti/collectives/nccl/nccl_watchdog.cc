@@ -21,7 +21,7 @@ void NcclWatchdog::watch(const Deadline& deadline, std::function<void()> act) {
   {
     MutexLock lock(mutex_);
     watch_ = Watch{deadline, std::move(act)};
-    // Usually it already sleeps no longer than that: a call does not wake it.
+    // Usually the thread already wakes by then, so a call need not wake it.
     wake = deadline.when() < wakes_at_.when();
     if (thread_ == nullptr) thread_ = std::make_unique<Thread>("tutti/nccl", [this] { body(); });
   }
@@ -29,7 +29,7 @@ void NcclWatchdog::watch(const Deadline& deadline, std::function<void()> act) {
 }
 
 void NcclWatchdog::dismiss() {
-  // Not woken: it looks again when the old deadline has passed.
+  // The thread is not woken: it checks again when the old deadline has passed.
   MutexLock lock(mutex_);
   watch_.reset();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread that acts when an all-reduce takes too long. Members look at the deadline
+// A thread that acts when an all-reduce takes too long. Members check the deadline
 // themselves while they wait for a device, but not while they are inside NCCL.
 
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace tutti::internal {
 
-/// Watches one thing at a time. Thread-safe. The thread is made by the first watch().
+/// Watches one deadline at a time. Thread-safe. The first watch() makes the thread.
 class NcclWatchdog {
  public:
   NcclWatchdog() = default;
