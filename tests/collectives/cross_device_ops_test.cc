@@ -24,7 +24,7 @@ namespace {
 using test::bit_equal;
 using test::tensor;
 
-// Implements what must be implemented, and counts.
+// Implements only what it must, and counts calls.
 class CountingOps final : public CrossDeviceOps {
  public:
   using CrossDeviceOps::CrossDeviceOps;
@@ -55,7 +55,7 @@ TEST(CrossDeviceOps, ReduceCallsTheImplementationWithTheOptions) {
   EXPECT_EQ(ops.last_options.bytes_per_pack, 7);
 }
 
-TEST(CrossDeviceOps, ComponentsMustBeAlike) {
+TEST(CrossDeviceOps, RefusesComponentsThatDiffer) {
   CountingOps ops;
   EXPECT_TUTTI_ERROR(
       ops.reduce(ReduceOp::kSum, per_replica({tensor({1.f}), tensor({1.f}), tensor({1.f, 2.f})}),
@@ -69,7 +69,7 @@ TEST(CrossDeviceOps, ComponentsMustBeAlike) {
   EXPECT_EQ(ops.reductions, 0);
 }
 
-TEST(CrossDeviceOps, UndefinedComponentsAreErrors) {
+TEST(CrossDeviceOps, RefusesUndefinedComponents) {
   CountingOps ops;
   EXPECT_TUTTI_ERROR(
       ops.reduce(ReduceOp::kSum, per_replica({tensor({1.f}), at::Tensor()}), "CPU:0"),
@@ -79,7 +79,7 @@ TEST(CrossDeviceOps, UndefinedComponentsAreErrors) {
                      ErrorCode::kInvalidArgument, "the component of replica 0 is an undefined");
 }
 
-TEST(CrossDeviceOps, TypesThatCannotBeReducedAreErrors) {
+TEST(CrossDeviceOps, RefusesTypesThatCannotBeReduced) {
   CountingOps ops;
   EXPECT_TUTTI_ERROR(
       ops.reduce(ReduceOp::kSum, per_replica({tensor({true}), tensor({true})}), "CPU:0"),
@@ -90,7 +90,7 @@ TEST(CrossDeviceOps, TypesThatCannotBeReducedAreErrors) {
       ErrorCode::kInvalidArgument, "complex64 cannot be reduced by kMax");
 }
 
-TEST(CrossDeviceOps, ImpossibleOptionsAreErrors) {
+TEST(CrossDeviceOps, RefusesImpossibleOptions) {
   CountingOps ops;
   EXPECT_TUTTI_ERROR(
       ops.reduce(ReduceOp::kSum, per_replica({tensor({1.f})}), "CPU:0", {.bytes_per_pack = -1}),
@@ -100,7 +100,7 @@ TEST(CrossDeviceOps, ImpossibleOptionsAreErrors) {
                      ErrorCode::kInvalidArgument, "bytes_per_pack is -1");
 }
 
-TEST(CrossDeviceOps, ANullArenaIsAnError) {
+TEST(CrossDeviceOps, RefusesANullArena) {
   EXPECT_TUTTI_ERROR(CountingOps(std::shared_ptr<Arena>()), ErrorCode::kInvalidArgument,
                      "CrossDeviceOps: the arena is null.");
 }
@@ -130,7 +130,7 @@ TEST(CrossDeviceOps, AllReduceByDefaultReducesEachTensorOnceAndCopiesIt) {
   }
 }
 
-// Returns whatever it is told to.
+// Returns what the test sets.
 class FixedOps final : public CrossDeviceOps {
  public:
   explicit FixedOps(at::Tensor result) : result_(std::move(result)) {}
@@ -148,7 +148,7 @@ class FixedOps final : public CrossDeviceOps {
   at::Tensor result_;
 };
 
-TEST(CrossDeviceOps, WhatAnImplementationReturnsIsChecked) {
+TEST(CrossDeviceOps, ChecksWhatAnImplementationReturns) {
   const auto value = per_replica({tensor({1.f, 2.f}), tensor({3.f, 4.f})});
   const auto expect_refused = [&](const at::Tensor& result, const char* part) {
     FixedOps ops(result);
@@ -163,7 +163,7 @@ TEST(CrossDeviceOps, WhatAnImplementationReturnsIsChecked) {
   expect_refused(tensor({1., 2.}), "returned float64[2]");
 }
 
-TEST(CrossDeviceOps, AnInputThatAnImplementationReturnsIsCopied) {
+TEST(CrossDeviceOps, CopiesAnInputThatAnImplementationReturns) {
   const auto value = per_replica({tensor({1.f, 2.f}), tensor({3.f, 4.f})});
   FixedOps ops(value[1]);
   const at::Tensor reduced = ops.reduce(ReduceOp::kSum, value, "CPU:0")[0];
@@ -174,7 +174,7 @@ TEST(CrossDeviceOps, AnInputThatAnImplementationReturnsIsCopied) {
   EXPECT_FALSE(gathered.is_alias_of(value[1]));
 }
 
-TEST(CrossDeviceOps, ABatchIsReducedByOneAllReduceWhenValuesStayWhereTheyAre) {
+TEST(CrossDeviceOps, ReducesABatchByOneAllReduceWhenValuesStayWhereTheyAre) {
   // Counts calls of do_all_reduce, which the default turns into one do_reduce per tensor.
   class BatchOps final : public CrossDeviceOps {
    public:
@@ -194,7 +194,7 @@ TEST(CrossDeviceOps, ABatchIsReducedByOneAllReduceWhenValuesStayWhereTheyAre) {
   const auto value = per_replica({tensor({1.f}), tensor({2.f})});
   ops.batch_reduce(ReduceOp::kSum, {{value, value}, {value, value}, {value, value}});
   EXPECT_EQ(ops.batches, (std::vector<size_t>{3}));
-  // One by one as soon as a value goes elsewhere; the others still stay.
+  // They are reduced one by one as soon as a value goes elsewhere; the others still stay.
   ops.batches.clear();
   ops.batch_reduce(ReduceOp::kSum, {{value, value}, {value, "CPU:0"}, {value, value}});
   EXPECT_EQ(ops.batches, (std::vector<size_t>{1, 1}));

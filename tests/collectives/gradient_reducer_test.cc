@@ -77,7 +77,7 @@ class GradientReducerContract : public testing::TestWithParam<Case> {
     return memory;
   }
 
-  // What a replica does between steps: buckets in an order of its own, then help() some more.
+  // What a replica does between steps: buckets in its own order, then help() some more.
   void fill(const Step& step, size_t replica, size_t count, std::vector<at::Tensor>& places) {
     places = reducer_->buckets().empty() ? std::vector<at::Tensor>{} : memory_of(replica);
     std::vector<size_t> order(num_buckets());
@@ -199,7 +199,7 @@ TEST_P(GradientReducerContract, sums_are_those_of_the_tree_in_any_order_of_calls
   }
 }
 
-TEST_P(GradientReducerContract, every_floating_point_dtype) {
+TEST_P(GradientReducerContract, sums_every_floating_point_dtype) {
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
     for (const size_t replicas : {1, 3, 4}) {
       make(replicas, {33, 20'000}, dtype);
@@ -214,7 +214,7 @@ TEST_P(GradientReducerContract, forgets_a_step_that_was_not_finished) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {
       const Step step = {.seed = seed + 50, .places = true};
       std::vector<std::vector<at::Tensor>> places(replicas);
-      // Some replicas came further than others; the last never began, or all filled everything.
+      // Some replicas got further than others; the last never began, or all filled everything.
       on_all(true, {[&](size_t r) {
                const size_t count = seed == 10 ? num_buckets() : (seed + r) % num_buckets();
                fill(step, r, r + 1 == replicas && seed % 2 == 0 ? 0 : count, places[r]);
@@ -234,14 +234,14 @@ TEST_P(GradientReducerContract, resets_what_has_not_begun) {
   run({.seed = 1});
 }
 
-TEST_P(GradientReducerContract, buckets_without_elements) {
+TEST_P(GradientReducerContract, accepts_buckets_without_elements) {
   make(3, {0, 0});
   EXPECT_TRUE(reducer_->chunks().empty());
   run({.seed = 1});
   run({.seed = 2});
 }
 
-TEST_P(GradientReducerContract, no_buckets_at_all) {
+TEST_P(GradientReducerContract, accepts_no_buckets) {
   make(4, {});
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     on_all(true, {[&](size_t r) {
@@ -253,7 +253,7 @@ TEST_P(GradientReducerContract, no_buckets_at_all) {
   }
 }
 
-TEST_P(GradientReducerContract, many_small_buckets) {
+TEST_P(GradientReducerContract, sums_many_small_buckets) {
   make(4, std::vector<int64_t>(200, 16));
   for (uint64_t seed = 1; seed <= 5; ++seed) run({.seed = seed, .places = seed % 2 == 0});
 }

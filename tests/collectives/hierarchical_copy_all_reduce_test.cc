@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of a pack through two groups of devices, on tensors in host memory; who does which pack;
-// the constructor. The rest is in the contract suite.
+// The path of a pack through two groups of devices, on tensors in host memory; which member reduces
+// which pack; the constructor. The rest is in the contract suite.
 
 #include "tutti/collectives/hierarchical_copy_all_reduce.h"
 
@@ -30,14 +30,14 @@ using test::expected_tensor;
 using test::random_tensor;
 using test::tensor;
 
-TEST(HierarchicalCopyAllReduce, ANegativeNumberOfPacksIsAnError) {
+TEST(HierarchicalCopyAllReduce, RefusesANegativeNumberOfPacks) {
   EXPECT_TUTTI_ERROR(HierarchicalCopyAllReduce(-1), ErrorCode::kInvalidArgument,
                      "HierarchicalCopyAllReduce: num_packs is -1; it must be 0 (no packing) or");
   EXPECT_EQ(HierarchicalCopyAllReduce().num_packs(), 1);
   EXPECT_EQ(HierarchicalCopyAllReduce(0).num_packs(), 0);
 }
 
-TEST(HierarchicalCopyAllReduce, PacksTakeTurnsOnTheDevices) {
+TEST(HierarchicalCopyAllReduce, SpreadsPacksOverTheDevices) {
   EXPECT_EQ(group_mains(0, 8), (GroupMains{0, 4}));
   EXPECT_EQ(group_mains(3, 8), (GroupMains{3, 7}));
   EXPECT_EQ(group_mains(5, 8), (GroupMains{5, 1}));
@@ -47,14 +47,14 @@ TEST(HierarchicalCopyAllReduce, PacksTakeTurnsOnTheDevices) {
   EXPECT_EQ(group_mains(4, 1), (GroupMains{0, 0}));
 }
 
-TEST(HierarchicalCopyAllReduce, TwoGroupsGiveTheBitsOfTheTree) {
+TEST(HierarchicalCopyAllReduce, GivesTheBitsOfTheTree) {
   for (size_t devices = 1; devices <= 9; ++devices) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar,
                                        at::kInt, at::kLong, at::kComplexDouble}) {
       std::vector<at::Tensor> components;
       for (size_t r = 0; r < devices; ++r) components.push_back(random_tensor({300}, dtype, r));
       for (const ReduceOp op : test::kAllOps) {
-        // LibTorch multiplies complex numbers by another formula, and cannot order them.
+        // LibTorch multiplies complex numbers by a different formula, and cannot order them.
         if (at::isComplexType(dtype) && op != ReduceOp::kSum && op != ReduceOp::kMean) continue;
         const at::Tensor wanted = expected_tensor(op, components);
         for (size_t pack = 0; pack < devices; ++pack) {
@@ -69,7 +69,7 @@ TEST(HierarchicalCopyAllReduce, TwoGroupsGiveTheBitsOfTheTree) {
   }
 }
 
-TEST(HierarchicalCopyAllReduce, PartialResultsOf16BitFloatsAreNotRounded) {
+TEST(HierarchicalCopyAllReduce, DoesNotRoundPartialResultsOf16BitFloats) {
   // 2048 + 1 is not a float16, but 2048 + 1 + 1 is.
   const std::vector<at::Tensor> components = {tensor({at::Half(2048)}), tensor({at::Half(1)}),
                                               tensor({at::Half(1)}), tensor({at::Half(0)})};
@@ -114,7 +114,7 @@ std::vector<bool> written_by(HierarchicalCopyAllReduce& ops, size_t member, size
   return written;
 }
 
-TEST(HierarchicalCopyAllReduce, APackIsDoneByTheMemberOfItsMainDevice) {
+TEST(HierarchicalCopyAllReduce, ReducesAPackOnTheMemberOfItsMainDevice) {
   using Written = std::vector<bool>;
   HierarchicalCopyAllReduce three_packs(3);  // elements 0-1, 2-3, 4-6; the third is member 0's
   EXPECT_EQ(written_by(three_packs, 0, 2, {3, 4}), (Written{1, 1, 0, 0, 1, 1, 1}));

@@ -69,7 +69,7 @@ void expect_outputs(ReduceOp op, const Grid& inputs, const Grid& outputs) {
   }
 }
 
-// Sizes from nothing to several chunks, dtypes side by side.
+// Sizes range from nothing to several chunks, with different dtypes side by side.
 const std::vector<std::pair<int64_t, at::ScalarType>> kMixed = {
     {3, at::kFloat},         {0, at::kFloat},     {100000, at::kFloat},
     {1, at::kDouble},        {5000, at::kHalf},   {40000, at::kInt},
@@ -78,7 +78,7 @@ const std::vector<std::pair<int64_t, at::ScalarType>> kMixed = {
     {30000, at::kBFloat16},  {12, at::kShort},    {9000, at::kComplexFloat},
     {70, at::kComplexDouble}};
 
-TEST(HostAllReduce, ManyTensorsOfMixedSizesAndTypes) {
+TEST(HostAllReduce, ReducesManyTensorsOfMixedSizesAndTypes) {
   HostAllReduce ops;
   for (const size_t replicas : {1, 2, 3, 4, 5, 8}) {
     const Grid inputs = make_inputs(replicas, kMixed);
@@ -98,7 +98,7 @@ TEST(HostAllReduce, ManyTensorsOfMixedSizesAndTypes) {
   }
 }
 
-TEST(HostAllReduce, InPlace) {
+TEST(HostAllReduce, ReducesInPlace) {
   HostAllReduce ops;
   for (const size_t replicas : {2, 3, 4, 6}) {
     const Grid inputs =
@@ -111,7 +111,7 @@ TEST(HostAllReduce, InPlace) {
   }
 }
 
-TEST(HostAllReduce, ThePackSizeDoesNotChangeABit) {
+TEST(HostAllReduce, GivesTheSameBitsForEveryPackSize) {
   HostAllReduce ops;
   const Grid inputs = make_inputs(3, kMixed);
   for (const int64_t bytes_per_pack : {1, 100, 4096, 20000, 65536, 1 << 20, 1 << 30}) {
@@ -123,7 +123,7 @@ TEST(HostAllReduce, ThePackSizeDoesNotChangeABit) {
   }
 }
 
-TEST(HostAllReduce, OneThreadForAllReplicasGivesTheSameBits) {
+TEST(HostAllReduce, GivesTheSameBitsWithOneThreadForAllReplicas) {
   HostAllReduce ops;
   for (const int64_t elements : {1, 123457, 500000}) {
     const Grid inputs =
@@ -137,7 +137,7 @@ TEST(HostAllReduce, OneThreadForAllReplicasGivesTheSameBits) {
   }
 }
 
-TEST(HostAllReduce, ManySmallTensorsAreReducedWhateverTheirPacks) {
+TEST(HostAllReduce, ReducesManySmallTensorsInAnyPacks) {
   HostAllReduce ops;
   const Grid inputs =
       make_inputs(2, std::vector<std::pair<int64_t, at::ScalarType>>(100, {256, at::kFloat}));
@@ -150,7 +150,7 @@ TEST(HostAllReduce, ManySmallTensorsAreReducedWhateverTheirPacks) {
   }
 }
 
-TEST(HostAllReduce, ReduceIsTheSameTree) {
+TEST(HostAllReduce, ReduceUsesTheSameTree) {
   HostAllReduce ops;
   for (const size_t replicas : {1, 2, 5, 9}) {
     const Grid inputs = make_inputs(replicas, kMixed);
@@ -171,7 +171,7 @@ TEST(HostAllReduce, ReduceIsTheSameTree) {
   }
 }
 
-TEST(HostAllReduce, ReduceTakesTensorsInAnyLayout) {
+TEST(HostAllReduce, ReduceAcceptsTensorsInAnyLayout) {
   HostAllReduce ops;
   const at::Tensor a = random_tensor({30, 40}, at::kDouble, 1);
   const at::Tensor b = random_tensor({40, 30}, at::kDouble, 2);
@@ -188,7 +188,7 @@ TEST(HostAllReduce, ReduceTakesTensorsInAnyLayout) {
   }
 }
 
-TEST(HostAllReduce, LargeResultsComeFromTheArenaAndAreReused) {
+TEST(HostAllReduce, ReusesLargeResultsFromTheArena) {
   const auto arena = std::make_shared<HeapArena>();
   HostAllReduce ops(arena);
   const PerReplica<at::Tensor> value(

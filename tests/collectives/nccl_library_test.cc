@@ -14,14 +14,14 @@ namespace {
 
 using Paths = std::vector<std::string>;
 
-TEST(NcclLibrary, AllPathsThatWereTriedAreNamed) {
+TEST(NcclLibrary, NamesAllPathsThatItTried) {
   EXPECT_TUTTI_ERROR(load_nccl(Paths{"/no/such/a.so", "libno_such_b.so"}), ErrorCode::kNotFound,
                      "NcclAllReduce: the NCCL library cannot be loaded; tried \"/no/such/a.so\" (",
                      "; \"libno_such_b.so\" (", "set TUTTI_NCCL_LIBRARY to the path");
 }
 
-TEST(NcclLibrary, AMissingFunctionIsNamed) {
-  // The first one that can be loaded counts, here the library of mathematics.
+TEST(NcclLibrary, NamesAMissingFunction) {
+  // The first library that can be loaded counts, here that of mathematics.
   EXPECT_TUTTI_ERROR(load_nccl(Paths{"/no/such/a.so", "libm.so.6"}), ErrorCode::kUnimplemented,
                      "the library \"libm.so.6\" has no function ncclGetErrorString",
                      "NCCL 2.7 or newer is needed");
@@ -33,7 +33,7 @@ const char* error_string(NcclResult result) {
 const char* last_error(NcclCommunicator) { return "cable 7 is loose"; }
 const char* no_last_error(NcclCommunicator) { return ""; }
 
-TEST(NcclLibrary, EveryResultHasACode) {
+TEST(NcclLibrary, GivesEveryResultACode) {
   EXPECT_EQ(error_code_of(NcclResult::kUnhandledCudaError), ErrorCode::kUnavailable);
   EXPECT_EQ(error_code_of(NcclResult::kSystemError), ErrorCode::kUnavailable);
   EXPECT_EQ(error_code_of(NcclResult::kRemoteError), ErrorCode::kUnavailable);
@@ -44,7 +44,7 @@ TEST(NcclLibrary, EveryResultHasACode) {
   EXPECT_EQ(error_code_of(static_cast<NcclResult>(99)), ErrorCode::kInternal);
 }
 
-TEST(NcclLibrary, AnErrorSaysWhatNcclSays) {
+TEST(NcclLibrary, ReportsWhatNcclSays) {
   NcclFunctions nccl;
   nccl.get_error_string = error_string;
   EXPECT_NO_THROW(check_nccl(nccl, NcclResult::kSuccess, "ncclSend", "replica 1"));

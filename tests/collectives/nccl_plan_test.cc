@@ -35,7 +35,7 @@ NcclPlan plan_of(std::vector<at::Tensor> tensors,
   });
 }
 
-TEST(NcclPlan, TensorsOfOneDtypeArePackedTogetherAndHostTensorsNotAtAll) {
+TEST(NcclPlan, PacksTensorsOfOneDtypeTogetherAndHostTensorsNotAtAll) {
   const std::vector<c10::Device> gpus = {cuda(2), cuda(0), cuda(1)};
   const NcclPlan plan =
       plan_of({at::ones({4}), at::ones({5}, at::kHalf), at::ones({2, 3}), at::ones({9})},
@@ -55,7 +55,7 @@ TEST(NcclPlan, TensorsOfOneDtypeArePackedTogetherAndHostTensorsNotAtAll) {
   EXPECT_EQ(plan.packs[3].bytes(), 6u);
 }
 
-TEST(NcclPlan, TheMeanOfIntegersHasItsOwnDtype) {
+TEST(NcclPlan, GivesTheMeanOfIntegersItsOwnDtype) {
   const NcclPlan plan =
       plan_of({at::ones({4}, at::kLong)}, {{cuda(0), cuda(1)}}, 1, ReduceOp::kMean);
   ASSERT_EQ(plan.packs.size(), 1u);
@@ -63,7 +63,7 @@ TEST(NcclPlan, TheMeanOfIntegersHasItsOwnDtype) {
   EXPECT_EQ(plan.packs[0].reduced_dtype, at::kDouble);
 }
 
-TEST(NcclPlan, EmptyTensorsAndHostTensorsNeedNoPack) {
+TEST(NcclPlan, MakesNoPackForEmptyAndHostTensors) {
   EXPECT_TRUE(plan_of({at::ones({0})}, {{cuda(0), cuda(1)}}, 0).packs.empty());
   const NcclPlan plan = plan_of({at::ones({3})}, {{kCpu, kCpu}}, 1);
   EXPECT_TRUE(plan.packs.empty());
@@ -71,7 +71,7 @@ TEST(NcclPlan, EmptyTensorsAndHostTensorsNeedNoPack) {
   EXPECT_EQ(plan.host_tensors.size(), 1u);
 }
 
-TEST(NcclPlan, EveryReplicaNeedsAGpuOfItsOwn) {
+TEST(NcclPlan, RequiresADifferentGpuForEachReplica) {
   const at::Tensor one = at::ones({1});
   EXPECT_TUTTI_ERROR(plan_of({one}, {{cuda(0), kCpu}}, 1), ErrorCode::kInvalidArgument,
                      "NcclAllReduce: tensor 0 of the batch is on cpu for replica 1; NCCL reduces "

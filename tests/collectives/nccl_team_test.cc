@@ -41,7 +41,7 @@ std::exception_ptr error_of(const char* text) {
   return std::make_exception_ptr(Error(ErrorCode::kUnavailable, text));
 }
 
-TEST(NcclTeam, MembersFindEachOtherByTheirKey) {
+TEST(NcclTeam, JoinsMembersByTheirKey) {
   NcclTeams teams;
   std::atomic<int64_t> key = 0;
   std::atomic<int64_t> other = 0;
@@ -64,7 +64,7 @@ TEST(NcclTeam, EitherAMemberGivesUpOrTheTeamStarts) {
   EXPECT_TUTTI_ERROR(team->wait_for_start(kPast, "too late"), ErrorCode::kDeadlineExceeded,
                      "too late");
   EXPECT_TUTTI_ERROR(team->start(some_group()), ErrorCode::kDeadlineExceeded, "too late");
-  EXPECT_EQ(team->group(), nullptr) << "nobody begins";
+  EXPECT_EQ(team->group(), nullptr) << "no member begins";
 
   std::atomic<int64_t> next = 0;
   const auto started = teams.join(&next, 2).team;
@@ -72,7 +72,7 @@ TEST(NcclTeam, EitherAMemberGivesUpOrTheTeamStarts) {
   EXPECT_NE(started->wait_for_start(kPast, "too late"), nullptr);
 }
 
-TEST(NcclTeam, AMemberThatWaitsIsWokenByTheStartAndByAFailure) {
+TEST(NcclTeam, WakesWaitingMembersAtTheStartAndAtAFailure) {
   for (const bool fails : {false, true}) {
     NcclTeam team(2);
     bool threw = false;
@@ -94,7 +94,7 @@ TEST(NcclTeam, AMemberThatWaitsIsWokenByTheStartAndByAFailure) {
   }
 }
 
-TEST(NcclTeam, TheFirstErrorCountsUntilAllHaveLeft) {
+TEST(NcclTeam, KeepsTheFirstErrorUntilAllHaveLeft) {
   NcclTeams teams;
   std::atomic<int64_t> key = 0;
   const auto team = teams.join(&key, 2).team;
@@ -111,7 +111,7 @@ TEST(NcclTeam, TheFirstErrorCountsUntilAllHaveLeft) {
   EXPECT_NO_THROW(fine->throw_if_failed());
 }
 
-TEST(NcclTeam, ThoseWhoComeAfterAMemberHasGivenUpDoNotWait) {
+TEST(NcclTeam, RefusesMembersThatJoinAfterOneHasGivenUp) {
   NcclTeams teams;
   std::atomic<int64_t> key = 0;
   teams.join(&key, 2);
@@ -121,7 +121,7 @@ TEST(NcclTeam, ThoseWhoComeAfterAMemberHasGivenUpDoNotWait) {
   EXPECT_FALSE(teams.join(&next, 2).is_last);
 }
 
-TEST(NcclTeam, TheTurnGoesFromTeamToTeam) {
+TEST(NcclTeam, PassesTheTurnFromTeamToTeam) {
   NcclTeams teams;
   std::atomic<int64_t> key = 0;
   const auto a = teams.join(&key, 2).team;

@@ -34,7 +34,7 @@ std::vector<TreeNode> inside(const std::vector<TreeNode>& nodes, int begin, int 
   return found;
 }
 
-TEST(MaximalNodes, AreAllOfAnyRangeThatLieUnderNoOther) {
+TEST(MaximalNodes, AreThoseOfARangeWithoutAParentInIt) {
   for (int replicas = 1; replicas <= 40; ++replicas) {
     std::vector<TreeNode> nodes;
     collect(0, replicas, nodes);
@@ -58,7 +58,7 @@ TEST(MaximalNodes, AreAllOfAnyRangeThatLieUnderNoOther) {
   }
 }
 
-TEST(MaximalNodes, IsOneForAPowerOfTwo) {
+TEST(MaximalNodes, AreOneForAPowerOfTwo) {
   for (const int local : {1, 2, 4, 8}) {
     for (int workers = 1; workers <= 40 / local; ++workers) {
       const WorkerTree tree(workers, local);

@@ -18,14 +18,14 @@ using Packs = std::vector<std::vector<size_t>>;
 using Numels = std::vector<int64_t>;
 using Splits = std::vector<std::vector<PackPart>>;
 
-// The rule by its definition, for one element of the concatenation.
+// Applies the definition of the rule to one element of the concatenation.
 size_t pack_of(int64_t element, int64_t total, int num_packs) {
   const int64_t size = total / num_packs;
   if (size == 0) return static_cast<size_t>(num_packs) - 1;
   return static_cast<size_t>(std::min<int64_t>(element / size, num_packs - 1));
 }
 
-TEST(Packing, APackIsClosedOnceItHoldsStrictlyMore) {
+TEST(Packing, ClosesAPackOnceItHoldsStrictlyMore) {
   // Exactly the limit is not more: the next tensor still joins.
   EXPECT_EQ(pack_end(ByteSizes{10, 10, 10}, 0, 10), 2u);
   EXPECT_EQ(pack_end(ByteSizes{10, 10, 10}, 0, 9), 1u);
@@ -33,9 +33,9 @@ TEST(Packing, APackIsClosedOnceItHoldsStrictlyMore) {
   EXPECT_EQ(pack_end(ByteSizes{10, 10, 10}, 0, 19), 2u);
 }
 
-TEST(Packing, ATensorLargerThanAPackIsAPackOfItsOwn) {
+TEST(Packing, PutsATensorLargerThanAPackIntoItsOwnPack) {
   EXPECT_EQ(pack_end(ByteSizes{100, 1, 1}, 0, 10), 1u);
-  EXPECT_EQ(pack_end(ByteSizes{1, 100, 1}, 0, 10), 2u) << "it closes the pack it comes into";
+  EXPECT_EQ(pack_end(ByteSizes{1, 100, 1}, 0, 10), 2u) << "it closes the pack that it joins";
 }
 
 TEST(Packing, APackMayBeginAnywhereAndEndsWithTheBatch) {
@@ -45,7 +45,7 @@ TEST(Packing, APackMayBeginAnywhereAndEndsWithTheBatch) {
   EXPECT_EQ(pack_end(ByteSizes{}, 0, 4), 0u);
 }
 
-TEST(Packing, ZeroIsOnePack) {
+TEST(Packing, PutsEverythingIntoOnePackForZero) {
   EXPECT_EQ(pack_end(ByteSizes{1, 2, 3}, 0, 0), 3u);
   EXPECT_EQ(group_by_size(ByteSizes{1, 2, 3}, 0), (Packs{{2, 1, 0}}));
 }
@@ -55,14 +55,14 @@ TEST(Packing, EmptyTensorsDoNotFillAPack) {
   EXPECT_EQ(group_by_size(ByteSizes{0, 0}, 1), (Packs{{1, 0}}));
 }
 
-TEST(Packing, PacksAreFormedFromTheEnd) {
+TEST(Packing, FormsPacksFromTheEnd) {
   EXPECT_EQ(group_by_size(ByteSizes{4, 4, 4, 4, 4}, 7), (Packs{{4, 3}, {2, 1}, {0}}));
   EXPECT_EQ(group_by_size(ByteSizes{1, 100, 1}, 10), (Packs{{2, 1}, {0}}));
   EXPECT_EQ(group_by_size(ByteSizes{4, 4, 4}, 1), (Packs{{2}, {1}, {0}}));
   EXPECT_EQ(group_by_size(ByteSizes{}, 7), Packs{});
 }
 
-TEST(Packing, EveryTensorIsInOnePack) {
+TEST(Packing, PutsEveryTensorIntoOnePack) {
   ByteSizes sizes;
   for (int64_t i = 0; i < 100; ++i) sizes.push_back(i * 37 % 53);
   for (const int64_t limit : {0, 1, 10, 52, 53, 100, 1000000}) {
@@ -82,29 +82,29 @@ TEST(Packing, EveryTensorIsInOnePack) {
   }
 }
 
-TEST(Packing, ANegativeSizeIsAnError) {
+TEST(Packing, RefusesANegativeSize) {
   EXPECT_TUTTI_ERROR(pack_end(ByteSizes{1}, 0, -1), ErrorCode::kInvalidArgument,
                      "bytes_per_pack is -1; it must be 0 or more");
   EXPECT_TUTTI_ERROR(group_by_size(ByteSizes{1}, -8), ErrorCode::kInvalidArgument,
                      "bytes_per_pack is -8");
 }
 
-TEST(ConcatAndSplit, TheLastPackTakesTheRemainder) {
+TEST(ConcatAndSplit, GivesTheLastPackTheRemainder) {
   EXPECT_EQ(concat_and_split(Numels{10}, 3), (Splits{{{0, 0, 3}}, {{0, 3, 6}}, {{0, 6, 10}}}));
   EXPECT_EQ(concat_and_split(Numels{3, 4, 4}, 2),
             (Splits{{{0, 0, 3}, {1, 0, 2}}, {{1, 2, 4}, {2, 0, 4}}}));
   EXPECT_EQ(concat_and_split(Numels{3, 4, 4}, 1), (Splits{{{0, 0, 3}, {1, 0, 4}, {2, 0, 4}}}));
 }
 
-TEST(ConcatAndSplit, ZeroIsOnePackOfEachTensor) {
+TEST(ConcatAndSplit, MakesAPackOfEachTensorForZero) {
   EXPECT_EQ(concat_and_split(Numels{3, 1, 7}, 0), (Splits{{{0, 0, 3}}, {{1, 0, 1}}, {{2, 0, 7}}}));
 }
 
-TEST(ConcatAndSplit, FewerElementsThanPacksAreOnePack) {
+TEST(ConcatAndSplit, MakesOnePackOfFewerElementsThanPacks) {
   EXPECT_EQ(concat_and_split(Numels{1, 2}, 4), (Splits{{{0, 0, 1}, {1, 0, 2}}}));
 }
 
-TEST(ConcatAndSplit, NothingWithoutElementsIsListed) {
+TEST(ConcatAndSplit, OmitsPacksAndPartsWithoutElements) {
   EXPECT_EQ(concat_and_split(Numels{}, 0), Splits{});
   EXPECT_EQ(concat_and_split(Numels{}, 2), Splits{});
   EXPECT_EQ(concat_and_split(Numels{0, 0}, 0), Splits{});
@@ -113,7 +113,7 @@ TEST(ConcatAndSplit, NothingWithoutElementsIsListed) {
   EXPECT_EQ(concat_and_split(Numels{0, 2, 0, 2, 0}, 2), (Splits{{{1, 0, 2}}, {{3, 0, 2}}}));
 }
 
-TEST(ConcatAndSplit, EveryElementIsInThePackOfTheDefinition) {
+TEST(ConcatAndSplit, PutsEveryElementIntoThePackOfTheDefinition) {
   for (const Numels& numels : {Numels{1}, Numels{5, 0, 1, 1, 8}, Numels{0, 13, 2}, Numels{7, 7, 7},
                                Numels{1, 1, 1, 1, 1, 1, 1}, Numels{64, 3}}) {
     int64_t total = 0;
@@ -134,7 +134,7 @@ TEST(ConcatAndSplit, EveryElementIsInThePackOfTheDefinition) {
   }
 }
 
-TEST(ConcatAndSplit, ANegativeNumberIsAnError) {
+TEST(ConcatAndSplit, RefusesANegativeNumber) {
   EXPECT_TUTTI_ERROR(concat_and_split(Numels{1}, -2), ErrorCode::kInvalidArgument,
                      "num_packs is -2; it must be 0 or more");
 }

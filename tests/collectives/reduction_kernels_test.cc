@@ -47,8 +47,8 @@ void write_numbers(Bytes& bytes, std::mt19937_64& engine) {
   }
 }
 
-// Infinities and NaNs at a few places, no two at the same one: which of two NaNs a sum keeps is
-// the choice of the compiler.
+// Puts infinities and NaNs at a few places, no two at the same one: which of two NaNs a sum keeps
+// is the compiler's choice.
 template <class T>
 void write_specials(Bytes& bytes, size_t input) {
   const T inf(std::numeric_limits<float>::infinity());
@@ -105,7 +105,7 @@ std::array<Bytes, kMaxFanIn> run_kernel(Kernel kernel, const std::array<Bytes, k
   return outputs;
 }
 
-TEST(ReductionKernels, OutOfRangeKeysHaveNoKernel) {
+TEST(ReductionKernels, HaveNoKernelForKeysOutOfRange) {
   for (const int fan_in : {0, -1, kMaxFanIn + 1}) {
     EXPECT_EQ(internal::find_kernel_baseline(
                   {Element::kF32, Element::kF32, Combine::kSum, fan_in, false}),
@@ -119,7 +119,7 @@ TEST(ReductionKernels, OutOfRangeKeysHaveNoKernel) {
 
 #if defined(__x86_64__)
 
-TEST(ReductionKernels, BothInstructionSetsGiveTheSameBits) {
+TEST(ReductionKernels, GiveTheSameBitsWithBothInstructionSets) {
   if (__builtin_cpu_supports("avx2") == 0 || __builtin_cpu_supports("f16c") == 0) {
     GTEST_SKIP() << "this CPU has no AVX2";
   }

@@ -49,7 +49,7 @@ TEST(ReductionToOneDevice, UsesTheUsersSumForSumAndMean) {
   }
 }
 
-TEST(ReductionToOneDevice, OtherOperationsDoNotUseTheUsersSum) {
+TEST(ReductionToOneDevice, IgnoresTheUsersSumForOtherOperations) {
   ReductionToOneDevice ops({}, [](const auto&) -> at::Tensor { throw std::logic_error("called"); });
   const auto value = three({tensor({2.f}), tensor({5.f}), tensor({3.f})});
   EXPECT_TRUE(bit_equal(ops.reduce(ReduceOp::kMax, value, "CPU:0")[0], tensor({5.f})));
@@ -59,7 +59,7 @@ TEST(ReductionToOneDevice, OtherOperationsDoNotUseTheUsersSum) {
       << "what it throws passes through";
 }
 
-TEST(ReductionToOneDevice, TheUsersSumMayBeWiderThanItsInputs) {
+TEST(ReductionToOneDevice, AcceptsASumWiderThanItsInputs) {
   ReductionToOneDevice ops({}, [](const auto& parts) { return at::stack(parts).sum(0); });
   const auto bytes = three({tensor<int8_t>({100}), tensor<int8_t>({100}), tensor<int8_t>({101})});
   EXPECT_TRUE(bit_equal(ops.reduce(ReduceOp::kMean, bytes, "CPU:0")[0], tensor({301.f / 3.f})));
@@ -72,7 +72,7 @@ TEST(ReductionToOneDevice, TheUsersSumMayBeWiderThanItsInputs) {
   EXPECT_TRUE(bit_equal(wide.reduce(ReduceOp::kSum, value, "CPU:0")[0], tensor({1.f})));
 }
 
-TEST(ReductionToOneDevice, ASumThatDoesNotFitIsAnError) {
+TEST(ReductionToOneDevice, RefusesASumThatDoesNotFit) {
   const auto value = three({tensor({1.f, 2.f}), tensor({1.f, 2.f}), tensor({1.f, 2.f})});
   const auto expect_refused = [&](const at::Tensor& sum, const char* part) {
     ReductionToOneDevice ops({}, [sum](const auto&) { return sum; });
@@ -91,7 +91,7 @@ TEST(ReductionToOneDevice, ASumThatDoesNotFitIsAnError) {
   expect_refused(at::zeros({2}, at::kComplexFloat), "complex64[2]");
 }
 
-TEST(ReductionToOneDevice, AComponentReturnedAsTheSumIsCopied) {
+TEST(ReductionToOneDevice, CopiesAComponentReturnedAsTheSum) {
   ReductionToOneDevice ops({}, [](const auto& parts) { return parts[1]; });
   const auto value = three({tensor({1.f}), tensor({2.f}), tensor({3.f})});
   for (const Destinations& destinations : {Destinations("CPU:0"), Destinations(value)}) {
@@ -105,7 +105,7 @@ TEST(ReductionToOneDevice, AComponentReturnedAsTheSumIsCopied) {
   for (const auto& row : grid) EXPECT_TRUE(bit_equal(row[0], tensor({2.f})));
 }
 
-TEST(ReductionToOneDevice, TheUsersSumSeesAllComponentsInOrder) {
+TEST(ReductionToOneDevice, PassesAllComponentsInOrderToTheUsersSum) {
   std::vector<std::vector<float>> seen;
   ReductionToOneDevice ops("CPU:2", [&](const std::vector<at::Tensor>& parts) {
     auto& values = seen.emplace_back();
@@ -123,7 +123,7 @@ TEST(ReductionToOneDevice, TheUsersSumSeesAllComponentsInOrder) {
   EXPECT_TRUE(bit_equal(sum[2], tensor({7.f})));
 }
 
-TEST(ReductionToOneDevice, TheDeviceMustBeOne) {
+TEST(ReductionToOneDevice, RefusesANameThatIsNotADevice) {
   EXPECT_TUTTI_ERROR(ReductionToOneDevice(""), ErrorCode::kInvalidArgument,
                      "ReductionToOneDevice: reduce_to_device is empty");
   EXPECT_TUTTI_ERROR(ReductionToOneDevice("CPU:x"), ErrorCode::kInvalidArgument, "CPU:x");

@@ -34,7 +34,7 @@ at::Tensor reduce_on_host(ReduceOp op, const std::vector<at::Tensor>& inputs) {
   return result;
 }
 
-TEST(ReductionTreeRules, HalvesAreAddedAsFloatAndRoundedOnce) {
+TEST(ReductionTreeRules, AddsHalvesAsFloatAndRoundsOnce) {
   const auto half = [](float x) { return tensor({at::Half(x)}); };
   // 2048 + 1 is 2048 in float16.
   EXPECT_TRUE(
@@ -47,7 +47,7 @@ TEST(ReductionTreeRules, HalvesAreAddedAsFloatAndRoundedOnce) {
       brain(258)));
 }
 
-TEST(ReductionTreeRules, TheMeanDividesOnceAtTheEnd) {
+TEST(ReductionTreeRules, DividesAMeanOnceAtTheEnd) {
   // (1 + 1 + 1) / 3, not 1/3 + 1/3 + 1/3 = 1 - 2^-53.
   EXPECT_TRUE(bit_equal(reduce_on_host(ReduceOp::kMean, {tensor({7.}), tensor({7.}), tensor({7.})}),
                         tensor({7.})));
@@ -56,7 +56,7 @@ TEST(ReductionTreeRules, TheMeanDividesOnceAtTheEnd) {
                 tensor({1.f / 3})));
 }
 
-TEST(ReductionTreeRules, IntegersWrap) {
+TEST(ReductionTreeRules, WrapsIntegers) {
   EXPECT_TRUE(
       bit_equal(reduce_on_host(ReduceOp::kSum, {tensor({int8_t{100}}), tensor({int8_t{100}})}),
                 tensor({int8_t{-56}})));
@@ -66,7 +66,7 @@ TEST(ReductionTreeRules, IntegersWrap) {
 }
 
 // The bits of a result may not depend on how the elements are cut into chunks.
-TEST(ReductionTreeRules, NaNsOfHalvesKeepTheirBitsWhereverTheyStand) {
+TEST(ReductionTreeRules, KeepsTheBitsOfNaNsOfHalvesWhereverTheyStand) {
   for (const uint16_t bits : {0x7e00, 0xfe00, 0x7e01, 0x7d23, 0xffff}) {
     std::vector<at::Half> values(16, at::Half(1.f));
     for (at::Half& value : values) value.x = bits;
@@ -88,7 +88,7 @@ TEST(ReductionTreeRules, NaNsOfHalvesKeepTheirBitsWhereverTheyStand) {
   }
 }
 
-TEST(ReductionTreeRules, BoolAndQuantisedValuesCannotBeReduced) {
+TEST(ReductionTreeRules, RefusesBoolAndQuantisedValues) {
   for (const ReduceOp op : test::kAllOps) {
     EXPECT_TUTTI_ERROR(check_reducible("Strategy::reduce", op, at::kBool),
                        ErrorCode::kInvalidArgument,
@@ -101,7 +101,7 @@ TEST(ReductionTreeRules, BoolAndQuantisedValuesCannotBeReduced) {
   }
 }
 
-TEST(ReductionTreeRules, ComplexNumbersHaveNoMinimum) {
+TEST(ReductionTreeRules, RefusesAMinimumOfComplexNumbers) {
   for (const at::ScalarType dtype : {at::kComplexFloat, at::kComplexDouble}) {
     for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
       EXPECT_TUTTI_ERROR(check_reducible("who", op, dtype), ErrorCode::kInvalidArgument,
@@ -116,7 +116,7 @@ TEST(ReductionTreeRules, ComplexNumbersHaveNoMinimum) {
                      ErrorCode::kInvalidArgument, "cast it to a supported type first");
 }
 
-TEST(ReductionTreeRules, TheMeanOfIntegersIsAFloat) {
+TEST(ReductionTreeRules, MakesTheMeanOfIntegersAFloat) {
   EXPECT_EQ(reduced_dtype(ReduceOp::kMean, at::kInt), at::kDouble);
   EXPECT_EQ(reduced_dtype(ReduceOp::kMean, at::kLong), at::kDouble);
   EXPECT_EQ(reduced_dtype(ReduceOp::kMean, at::kChar), at::kFloat);
@@ -131,7 +131,7 @@ TEST(ReductionTreeRules, TheMeanOfIntegersIsAFloat) {
   }
 }
 
-TEST(ReductionTreeRules, AskingForTheImpossibleIsADefectOfTheCaller) {
+TEST(ReductionTreeRules, ReportsImpossibleRequestsAsDefectsOfTheCaller) {
   int8_t value = 1;
   const void* input = &value;
   void* output = &value;
@@ -149,7 +149,7 @@ TEST(ReductionTreeRules, AskingForTheImpossibleIsADefectOfTheCaller) {
                      ErrorCode::kInternal, "inputs.empty()");
 }
 
-TEST(ReductionTreeRules, LibTorchsOperatorsGiveTheSameBits) {
+TEST(ReductionTreeRules, GivesTheSameBitsByLibTorchsOperators) {
   for (const at::ScalarType dtype :
        {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kChar, at::kShort, at::kInt,
         at::kLong, at::kByte, at::kComplexFloat, at::kComplexDouble}) {
@@ -162,7 +162,7 @@ TEST(ReductionTreeRules, LibTorchsOperatorsGiveTheSameBits) {
         const bool integer_mean = reduced_dtype(op, dtype) != dtype;
         const bool complex = at::isComplexType(dtype);
         const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
-        // LibTorch may multiply complex numbers by another formula.
+        // LibTorch may multiply complex numbers by a different formula.
         if (integer_mean || (complex && (op == ReduceOp::kProduct || ordered))) continue;
         EXPECT_TRUE(bit_equal(reduce_tree(op, inputs), reduce_on_host(op, inputs)))
             << op << " of " << n << " " << dtype;
@@ -171,7 +171,7 @@ TEST(ReductionTreeRules, LibTorchsOperatorsGiveTheSameBits) {
   }
 }
 
-TEST(ReductionTreeRules, ANodeIsNeitherDividedNorRounded) {
+TEST(ReductionTreeRules, NeitherDividesNorRoundsANode) {
   EXPECT_EQ(node_dtype(ReduceOp::kMax, at::kHalf), at::kFloat);
   EXPECT_EQ(node_dtype(ReduceOp::kMean, at::kChar), at::kLong);
   EXPECT_EQ(node_dtype(ReduceOp::kSum, at::kChar), at::kChar);
@@ -183,7 +183,7 @@ TEST(ReductionTreeRules, ANodeIsNeitherDividedNorRounded) {
   EXPECT_TRUE(bit_equal(finish_tree(ReduceOp::kSum, at::kHalf, node, 3), tensor({at::Half(2048)})));
 }
 
-TEST(ReductionTreeRules, EmptyTensorsNeedNoMemory) {
+TEST(ReductionTreeRules, NeedsNoMemoryForEmptyTensors) {
   const void* const inputs[] = {nullptr, nullptr};
   void* const outputs[] = {nullptr};
   for (const ReduceOp op : test::kAllOps) {
@@ -191,7 +191,7 @@ TEST(ReductionTreeRules, EmptyTensorsNeedNoMemory) {
   }
 }
 
-TEST(ReductionTreeRules, TheMeanOfIntegersDoesNotWrapAndKeepsItsFraction) {
+TEST(ReductionTreeRules, DoesNotWrapTheMeanOfIntegersAndKeepsItsFraction) {
   const std::vector<at::Tensor> bytes = {tensor({int8_t{127}, int8_t{-128}}),
                                          tensor({int8_t{127}, int8_t{-128}}),
                                          tensor({int8_t{126}, int8_t{1}})};
@@ -206,7 +206,7 @@ TEST(ReductionTreeRules, TheMeanOfIntegersDoesNotWrapAndKeepsItsFraction) {
   EXPECT_TRUE(bit_equal(reduce_tree(ReduceOp::kMean, longs), tensor({3.5})));
 }
 
-TEST(ReductionTreeRules, TheResultIsANewTensorAndTheInputsStay) {
+TEST(ReductionTreeRules, ReturnsANewTensorAndKeepsTheInputs) {
   const std::vector<at::Tensor> one = {tensor({1.f, 2.f})};
   for (const ReduceOp op : test::kAllOps) {
     const at::Tensor result = reduce_tree(op, one);
@@ -225,7 +225,7 @@ std::string spelled_out(size_t first, size_t count) {
   return "(" + spelled_out(first, left) + "+" + spelled_out(first + left, count - left) + ")";
 }
 
-TEST(ReductionTreeRules, ScalarsFollowTheSameTree) {
+TEST(ReductionTreeRules, ReducesScalarsByTheSameTree) {
   EXPECT_EQ(spelled_out(0, 5), "(((0+1)+(2+3))+4)");
   for (size_t n = 1; n <= 17; ++n) {
     std::vector<std::string> values;

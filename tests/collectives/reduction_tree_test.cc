@@ -104,7 +104,7 @@ using Types = ::testing::Types<at::Half, at::BFloat16, float, double, int8_t, in
                                int64_t, uint8_t, c10::complex<float>, c10::complex<double>>;
 TYPED_TEST_SUITE(ReductionTree, Types);
 
-TYPED_TEST(ReductionTree, IsTheRecursiveDefinition) {
+TYPED_TEST(ReductionTree, FollowsTheRecursiveDefinition) {
   using T = TypeParam;
   for (size_t n = 1; n <= 17; ++n) {
     Buffers<T> inputs(n);
@@ -136,7 +136,7 @@ TYPED_TEST(ReductionTree, IsTheRecursiveDefinition) {
   }
 }
 
-TYPED_TEST(ReductionTree, ARangeHasTheBitsOfTheWhole) {
+TYPED_TEST(ReductionTree, GivesARangeTheBitsOfTheWhole) {
   using T = TypeParam;
   for (const size_t n : {1, 2, 3, 4, 5, 9, 17}) {
     Buffers<T> inputs(n);
@@ -164,7 +164,7 @@ TYPED_TEST(ReductionTree, ARangeHasTheBitsOfTheWhole) {
   }
 }
 
-TYPED_TEST(ReductionTree, AnOutputMayBeAnyOneOfTheInputs) {
+TYPED_TEST(ReductionTree, AllowsAnOutputToBeAnyInput) {
   using T = TypeParam;
   for (const size_t n : {2, 4, 7}) {
     Buffers<T> inputs(n);
@@ -181,7 +181,7 @@ TYPED_TEST(ReductionTree, AnOutputMayBeAnyOneOfTheInputs) {
   }
 }
 
-TYPED_TEST(ReductionTree, AMissingInputIsAZeroLeaf) {
+TYPED_TEST(ReductionTree, TreatsAMissingInputAsAZeroLeaf) {
   using T = TypeParam;
   for (size_t n = 1; n <= 17; ++n) {
     Buffers<T> inputs(n);
@@ -254,7 +254,7 @@ TYPED_TEST(ReductionTreeOfFloats, ANaNAnywhereMakesTheResultNaN) {
   }
 }
 
-TYPED_TEST(ReductionTreeOfFloats, InfinitiesAreNumbersToMinAndMax) {
+TYPED_TEST(ReductionTreeOfFloats, TreatsInfinitiesAsNumbersInMinAndMax) {
   using T = TypeParam;
   const float inf = std::numeric_limits<float>::infinity();
   const T high(inf), low(-inf), number(2.f);

@@ -29,7 +29,7 @@ CrossDeviceOpsChoice choose(const std::vector<std::string>& names, bool nccl = t
   return choose_cross_device_ops(devices(names), nccl);
 }
 
-TEST(SelectCrossDeviceOps, CpusReduceInHostMemory) {
+TEST(SelectCrossDeviceOps, ReducesCpusInHostMemory) {
   for (const bool nccl : {false, true}) {
     EXPECT_EQ(choose({"CPU:0"}, nccl).kind, Kind::kHostAllReduce);
     EXPECT_EQ(choose({"CPU:0", "CPU:1", "/job:worker/device:CPU:2"}, nccl).kind,
@@ -38,7 +38,7 @@ TEST(SelectCrossDeviceOps, CpusReduceInHostMemory) {
   EXPECT_EQ(choose({"CPU:0", "CPU:1"}).reason, "all devices are CPUs");
 }
 
-TEST(SelectCrossDeviceOps, DifferentGpusUseNcclIfThereIsOne) {
+TEST(SelectCrossDeviceOps, UsesNcclForDifferentGpusIfAvailable) {
   EXPECT_EQ(choose({"GPU:0", "GPU:1"}, true).kind, Kind::kNcclAllReduce);
   EXPECT_EQ(choose({"GPU:3", "GPU:1", "GPU:0"}, true).kind, Kind::kNcclAllReduce);
   const auto without = choose({"GPU:0", "GPU:1"}, false);
@@ -46,7 +46,7 @@ TEST(SelectCrossDeviceOps, DifferentGpusUseNcclIfThereIsOne) {
   EXPECT_EQ(without.reason, "NCCL is not available");
 }
 
-TEST(SelectCrossDeviceOps, EverythingElseIsReducedOnOneDevice) {
+TEST(SelectCrossDeviceOps, ReducesEverythingElseOnOneDevice) {
   const auto mixed = choose({"GPU:0", "CPU:0"});
   EXPECT_EQ(mixed.kind, Kind::kReductionToOneDevice);
   EXPECT_EQ(mixed.reason, "there are CPUs and GPUs");
@@ -57,7 +57,7 @@ TEST(SelectCrossDeviceOps, EverythingElseIsReducedOnOneDevice) {
   EXPECT_EQ(choose({"GPU:0"}).reason, "there is one GPU");
 }
 
-TEST(SelectCrossDeviceOps, ImpossibleListsAreErrors) {
+TEST(SelectCrossDeviceOps, RefusesImpossibleLists) {
   EXPECT_TUTTI_ERROR(choose({}), ErrorCode::kInvalidArgument, "the list of devices is empty");
   EXPECT_TUTTI_ERROR(choose({"TPU:0"}), ErrorCode::kUnimplemented, "TPU:0");
 }
@@ -77,7 +77,7 @@ TEST(SelectCrossDeviceOps, SaysWhatItChoseWhenThereWasAChoice) {
   EXPECT_EQ(lines[0].level, LogLevel::kInfo);
 }
 
-TEST(SelectCrossDeviceOps, GpusGetWhatTheProcessHas) {
+TEST(SelectCrossDeviceOps, ChoosesForGpusWhatTheProcessHas) {
   const test::LogCapture log;
   const auto first = select_cross_device_ops(devices({"GPU:0", "GPU:1"}));
   const auto second = select_cross_device_ops(devices({"GPU:1", "GPU:2"}));

@@ -35,8 +35,8 @@ at::Tensor value_of(int replica, int64_t count, at::ScalarType dtype) {
   return at::randn({count}, generator, at::TensorOptions().dtype(at::kDouble)).to(dtype);
 }
 
-// Each worker reduces its own replicas to nodes, then all together; the bits must be those of the
-// canonical tree over all replicas in one place.
+// Each worker reduces its own replicas to nodes, then all workers reduce those; the bits must be
+// those of the canonical tree over all replicas in one place.
 void compare(int workers, int local, int64_t count, at::ScalarType dtype, ReduceOp op) {
   std::vector<at::Tensor> values;
   for (int g = 0; g < workers * local; ++g) values.push_back(value_of(g, count, dtype));
@@ -100,7 +100,7 @@ TEST(WorkerAllReduce, GivesTheBitsOfTheTreeOverAllReplicas) {
   }
 }
 
-// So many blocks that memory for results is used again and again, with a short one at the end.
+// There are so many blocks that memory for results is reused often, and the last block is short.
 TEST(WorkerAllReduce, GivesTheSameBitsInManyBlocks) {
   constexpr int64_t kCount = 2'500'003;
   for (const int workers : {2, 3, 4}) {
@@ -112,7 +112,7 @@ TEST(WorkerAllReduce, GivesTheSameBitsInManyBlocks) {
 
 // ---- a peer whose ring is full
 
-// The message of the peer is there from the beginning; what is posted is kept.
+// The message of the peer has arrived from the beginning; what is posted is kept.
 class CrowdedLink final : public Link {
  public:
   CrowdedLink(std::atomic<int>& refusals, Incoming incoming, std::vector<float>& posted)
@@ -142,7 +142,7 @@ class CrowdedLink final : public Link {
   std::vector<float>& posted_;
 };
 
-// The result comes to where the own value lies, which the peer must get as it was.
+// The result overwrites this rank's value, which the peer must get unchanged.
 TEST(WorkerAllReduce, SendsItsValuesBeforeItOverwritesThem) {
   const std::vector<float> theirs = {10, 20, 30};
   const int64_t count = 3;
@@ -184,7 +184,7 @@ TEST(WorkerAllReduce, SendsItsValuesBeforeItOverwritesThem) {
   EXPECT_EQ(values, (std::vector<float>{11, 22, 33}));
 }
 
-// Whatever goes wrong in the middle, the other ranks hear what it was.
+// The other ranks get the text of an error in the middle of a reduction.
 class WorkerAllReduceOf : public ::testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(Elements, WorkerAllReduceOf, ::testing::Values(3, 100'000));
 

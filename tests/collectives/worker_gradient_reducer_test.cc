@@ -34,7 +34,7 @@ struct Worker {
       for (int r = 0; r < kLocal; ++r) buckets[b].memory.push_back(at::zeros({sizes[b]}, dtype));
       buckets[b].name = "bucket " + std::to_string(b);
     }
-    // The group outlives the reducer, which shares it with nobody else.
+    // The group outlives the reducer, which is the only one that shares it.
     const std::shared_ptr<WorkerGroup> borrowed(&group, [](WorkerGroup*) {});
     reducer = std::make_unique<WorkerGradientReducer>(borrowed, tree, std::move(buckets),
                                                       std::nullopt, copies);
@@ -115,7 +115,7 @@ TEST(WorkerGradientReducer, CarriesFlagsStatementsAndAttachments) {
       const auto rank = static_cast<size_t>(group.rank());
       for (uint8_t& each : reducer.flags()) each = 0;
       reducer.flags()[rank] = 1;
-      // In step 2 worker 1 has another number than the others.
+      // In step 2 worker 1 states a different number from the others.
       const std::vector<double> statement = {1.5, step == 2 && rank == 1 ? 7.0 : 8.0, 0.25};
       reducer.set_statement(statement);
       reducer.attachment()->assign(10 + rank, std::byte(rank + static_cast<size_t>(step)));
@@ -138,7 +138,7 @@ TEST(WorkerGradientReducer, CarriesFlagsStatementsAndAttachments) {
   });
 }
 
-TEST(WorkerGradientReducer, RefusesOtherLayouts) {
+TEST(WorkerGradientReducer, RefusesDifferentLayouts) {
   const auto errors = testing::run_thread_ranks(2, [&](WorkerGroup& group) {
     const WorkerTree tree(2, kLocal);
     const int64_t size = group.rank() == 0 ? 5 : 6;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reductions over every backend: the bits are those of the canonical tree, computed here one
-// element at a time, and not more bytes travel than must.
+// element at a time, and no more bytes are sent than necessary.
 
 #include <cstring>
 #include <map>
@@ -32,7 +32,7 @@ std::ostream& operator<<(std::ostream& out, const Case& each) {
              << (each.in_place ? ", in place" : "");
 }
 
-// Repeats random numbers, from another place for each replica.
+// Repeats random numbers, from a different offset for each replica.
 at::Tensor value_of(int replica, const Case& each) {
   at::Tensor value = at::empty({each.count}, at::TensorOptions().dtype(each.dtype));
   test::with_type(each.dtype, [&]<class T>() {
@@ -52,7 +52,7 @@ at::Tensor value_of(int replica, const Case& each) {
   return value;
 }
 
-// By the plain loops of tree_reference.h; once for all ranks of a process.
+// Uses the plain loops of tree_reference.h, once for all ranks of a process.
 at::Tensor expected_of(const Case& each, int replicas) {
   static Mutex mutex;
   static std::map<std::tuple<at::ScalarType, ReduceOp, int64_t, int>, at::Tensor> known;
@@ -156,7 +156,7 @@ const Scenario kMatrix("AllReduceMatrix", [](Rank& rank) {
   }
 });
 
-// Around the sizes where messages change their kind, and with many blocks.
+// The sizes are around those where messages change their kind, and some have many blocks.
 const Scenario kSizes("AllReduceSizes", [](Rank& rank) {
   const WorkerTree tree = tree_of(rank);
   std::vector<int64_t> counts = {3, 4, 63, 64, 65, 4095, 4096, 4097, 150'007};
@@ -169,8 +169,8 @@ const Scenario kSizes("AllReduceSizes", [](Rank& rank) {
   run_case(rank, tree, {at::kHalf, ReduceOp::kMean, 150'007, true});
 });
 
-// prepare() comes before the nodes are read, reduced() after the outputs are written; each element
-// once.
+// prepare() is called before the nodes are read, reduced() after the outputs are written, each once
+// for every element.
 const Scenario kCallbacks("AllReduceCallbacks", [](Rank& rank) {
   const WorkerTree tree = tree_of(rank);
   for (const int64_t count : {100, 200'003}) {
@@ -280,13 +280,13 @@ TEST_P(LaneAllReduce, HasTheBitsOfTheTreeForEverySize) {
   run(kSizes, {{1, 2}, {2, 1}, {2, 3}, {3, 1}, {4, 1}});
 }
 
-TEST_P(LaneAllReduce, CallsBackForEveryElementOnce) {
+TEST_P(LaneAllReduce, CallsBackOnceForEveryElement) {
   run(kCallbacks, {{1, 1}, {2, 1}, {2, 3}, {3, 2}});
 }
 
-TEST_P(LaneAllReduce, CanBeUnderWayBesideAnotherChannel) { run(kInFlight, {{2, 1}, {3, 3}}); }
+TEST_P(LaneAllReduce, RunsBesideADifferentLane) { run(kInFlight, {{2, 1}, {3, 3}}); }
 
-TEST_P(LaneAllReduce, SendsNoMoreThanItMust) {
+TEST_P(LaneAllReduce, SendsTheFewestPossibleBytes) {
   struct Expected {
     int local;
     int64_t nodes;

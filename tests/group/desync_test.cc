@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that do not do the same: one of them leaves out a call, makes one too many, another order,
-// or calls with something else. All ranks must learn of it, with names, and nobody may get wrong
-// numbers for it.
+// Ranks that disagree: one of them leaves out a call, makes an extra one, uses a different order or
+// different arguments. All ranks must get an error that names it, and no rank may get wrong
+// numbers.
 
 #include <algorithm>
 #include <array>
@@ -149,7 +149,7 @@ const Scenario kDesync("Desync", [](Rank& rank) {
       program(static_cast<OperationKind>(std::stoi(parts.at(0))), std::stoll(parts.at(1)));
   if (rank.index() == std::stoi(parts.at(2))) change_named(parts.at(3)).apply(calls);
   for (const Call& each : calls) make(rank, each);
-  rank.meet();  // whoever noticed nothing hears of it here
+  rank.meet();  // a rank that detected nothing gets the error here
 });
 
 bool contains(const std::string& text, const std::string& part) {
@@ -178,21 +178,21 @@ class LaneDesync : public ::testing::TestWithParam<Backend> {
     EXPECT_TRUE(contains(result.log, "\n  0: ")) << result.log;
   }
 
-  // Processes take a second to start, and see no more with other numbers of them.
+  // Processes take a second to start, and more numbers of them would not show more.
   static void run(OperationKind kind, int64_t rows, std::initializer_list<int> sizes) {
     for (const int size : sizes) {
       if (GetParam().processes && size != *sizes.begin()) continue;
       for (const int odd : {0, size - 1}) {
         for (const Change& change : kChanges) {
-          // These wait for the deadline; who is odd makes no difference to that.
+          // These wait for the deadline, whichever rank is odd.
           if (change.seen_by_deadline_only && (size != *sizes.begin() || odd != 0)) continue;
-          // A root need not wait for anybody, so nobody can tell that nobody came.
+          // A root need not wait for any rank, so it cannot detect that none arrived.
           if (kind == OperationKind::kBroadcast && change.seen_by_deadline_only) continue;
           SCOPED_TRACE(message(change.name, " on rank ", odd, " of ", size));
           RunOptions options;
           options.argument = message(static_cast<int>(kind), ";", rows, ";", odd, ";", change.name);
           if (change.seen_by_deadline_only) options.timeout = std::chrono::milliseconds(300);
-          // The code tells a difference that was seen from a deadline that has passed.
+          // The code distinguishes a detected difference from a deadline that has passed.
           expect_named(run_ranks(GetParam(), size, kDesync, options), change, odd);
         }
       }
@@ -202,13 +202,19 @@ class LaneDesync : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, LaneDesync, ::testing::ValuesIn(transfer_backends()),
                          parameter_name);
 
-TEST_P(LaneDesync, IsNamedInSmallReductions) { run(OperationKind::kAllReduce, 2, {2, 3, 4}); }
-TEST_P(LaneDesync, IsNamedInLargeReductions) { run(OperationKind::kAllReduce, 30'000, {2, 3}); }
-TEST_P(LaneDesync, IsNamedInAllGathers) { run(OperationKind::kAllGather, 2, {2, 3, 4}); }
-TEST_P(LaneDesync, IsNamedInLargeAllGathers) { run(OperationKind::kAllGather, 30'000, {2}); }
-TEST_P(LaneDesync, IsNamedInBroadcasts) { run(OperationKind::kBroadcast, 2, {2, 3, 4}); }
+TEST_P(LaneDesync, NamesTheOddRankInSmallReductions) {
+  run(OperationKind::kAllReduce, 2, {2, 3, 4});
+}
+TEST_P(LaneDesync, NamesTheOddRankInLargeReductions) {
+  run(OperationKind::kAllReduce, 30'000, {2, 3});
+}
+TEST_P(LaneDesync, NamesTheOddRankInAllGathers) { run(OperationKind::kAllGather, 2, {2, 3, 4}); }
+TEST_P(LaneDesync, NamesTheOddRankInLargeAllGathers) {
+  run(OperationKind::kAllGather, 30'000, {2});
+}
+TEST_P(LaneDesync, NamesTheOddRankInBroadcasts) { run(OperationKind::kBroadcast, 2, {2, 3, 4}); }
 
-// ---- sizes that the description does not tell
+// ---- sizes that the description does not contain
 
 const Scenario kOtherBytes("OtherBytes", [](Rank& rank) {
   const size_t size = rank.argument() == "large" ? 3'000'000 : 100;
@@ -221,7 +227,7 @@ const Scenario kOtherBytes("OtherBytes", [](Rank& rank) {
   rank.meet();
 });
 
-TEST_P(LaneDesync, OfNumbersOfBytesIsNamed) {
+TEST_P(LaneDesync, NamesRanksWithDifferentByteCounts) {
   for (const char* size : {"small", "large"}) {
     const RunResult result = run_ranks(GetParam(), 2, kOtherBytes, {.argument = size});
     result.expect_no_failures();
@@ -249,7 +255,7 @@ const Scenario kOtherCount("OtherCount", [](Rank& rank) {
   rank.meet();
 });
 
-TEST_P(LaneDesync, OfNumbersOfElementsIsNamed) {
+TEST_P(LaneDesync, NamesRanksWithDifferentElementCounts) {
   for (const int size : {2, 3}) {
     const RunResult result =
         run_ranks(GetParam(), size, kOtherCount, {.timeout = std::chrono::seconds(2)});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that give up, leave or die: everybody who waits for them learns it soon, and who.
+// Ranks that give up, leave or die: all ranks that wait for them soon get an error that names them.
 
 #include <algorithm>
 #include <thread>
@@ -19,7 +19,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Of every rank its bytes, each of them the number of the rank, and last what this rank sends.
+// The bytes of every rank, each with the value rank + 1, and last those that this rank sends.
 using Gathered = std::vector<std::vector<std::byte>>;
 
 std::vector<std::byte> bytes_of(int rank, size_t size) {
@@ -36,7 +36,7 @@ std::unique_ptr<Transfer> start_gather(Rank& rank, Gathered& memory, size_t size
       [&](int r, size_t) { return std::span(memory[static_cast<size_t>(r)]); }, lane.deadline());
 }
 
-// The last rank never comes; a thread beside the operation of rank 0 gives up.
+// The last rank never joins; a thread beside the operation of rank 0 gives up.
 const Scenario kAbort("Abort", [](Rank& rank) {
   rank.meet();
   if (rank.index() == rank.size() - 1) {
@@ -75,8 +75,8 @@ const Scenario kAbort("Abort", [](Rank& rank) {
 // One rank has begun to send its part of a large operation when it dies. A thread cannot die, so it
 // leaves before it begins.
 //
-// The promise: an operation is complete or it fails. Whoever has received all that the rank sent
-// while it lived may complete the operation, with the whole result; the next one fails.
+// The promise: an operation is complete or it fails. A rank that has received all that the dead
+// rank sent may complete the operation, with the whole result; the next operation fails.
 template <class Start, class Complete>
 void die_in_the_middle(Rank& rank, const Start& start, const Complete& complete) {
   const bool victim = rank.index() == std::stoi(rank.argument());
@@ -129,7 +129,7 @@ const Scenario kDieInBarrier("DieInBarrier", [](Rank& rank) {
   rank.expect(false, "done without a rank that died");
 });
 
-// It has left messages that nobody has asked for yet, which must not hide that it is gone.
+// It has left messages that were not asked for yet, which must not hide that it is gone.
 const Scenario kDieWithMessages("DieWithMessages", [](Rank& rank) {
   Lane& lane = rank.lane();
   if (rank.index() == 1) {
@@ -140,13 +140,13 @@ const Scenario kDieWithMessages("DieWithMessages", [](Rank& rank) {
   }
   rank.meet();
   if (rank.index() == 0) {
-    const std::vector<std::byte> bytes(5'000'000);  // more than is sent before somebody reads
+    const std::vector<std::byte> bytes(5'000'000);  // more than is sent before the receiver reads
     lane.send({.name = "dense/weight"}, 1, bytes, lane.deadline())->wait();
     rank.expect(false, "sent to a rank that died");
   }
 });
 
-// The last thing rank 0 does is to send; the others go on without it.
+// Rank 0 sends and then leaves; the others continue without it.
 const Scenario kLeave("Leave", [](Rank& rank) {
   Lane& lane = rank.lane();
   std::vector<std::byte> last(rank.argument() == "large" ? 3'000'000 : 1000, std::byte{7});
@@ -172,7 +172,7 @@ const Scenario kLeave("Leave", [](Rank& rank) {
   }
 });
 
-// The receiver leaves as soon as it has read, while the sender looks whether it has.
+// The receiver leaves as soon as it has read, while the sender polls whether it has.
 const Scenario kLastRead("LastRead", [](Rank& rank) {
   constexpr int64_t kBytes = 200'000;
   const at::Tensor memory = rank.group().arena()->empty({kBytes}, at::kByte);
@@ -196,7 +196,7 @@ const Scenario kReadLate("ReadLate", [](Rank& rank) {
     lane.send({.name = "left behind"}, 1, bytes, lane.deadline())->wait();
     return rank.die();
   }
-  // It is gone when this says so.
+  // Rank 0 is gone once this fails.
   Lane& control = rank.lane(LaneKind::kInput);
   try {
     control.barrier({.name = "gone?"}, control.deadline())->wait();
@@ -205,7 +205,7 @@ const Scenario kReadLate("ReadLate", [](Rank& rank) {
     rank.expect(contains(error.what(), rank_name(0)), error.what());
     return;
   }
-  rank.expect(false, "a barrier with nobody");
+  rank.expect(false, "a barrier without rank 0");
 });
 
 const Scenario kDrop("Drop", [](Rank& rank) {
@@ -246,8 +246,8 @@ const Scenario kDeadline("Deadline", [](Rank& rank) {
 
 class LaneFailures : public ::testing::TestWithParam<Backend> {
  protected:
-  // Every rank but `who` got kUnavailable that names it, because it is gone: not because a deadline
-  // has passed, of which the text would be another.
+  // Every rank but `who` got kUnavailable that names it because it is gone, not because a deadline
+  // has passed, which has a different text.
   static void expect_noticed(const RunResult& result, int who) {
     result.expect_no_failures();
     const Outcome& gone = result.ranks[static_cast<size_t>(who)];
@@ -276,7 +276,7 @@ class LaneFailures : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, LaneFailures, ::testing::ValuesIn(transfer_backends()),
                          parameter_name);
 
-TEST_P(LaneFailures, AbortWakesEverybodyWithItsText) {
+TEST_P(LaneFailures, WakesAllRanksWithTheTextOfAnAbort) {
   for (const int size : {2, 3, 5}) {
     SCOPED_TRACE(message(size, " ranks"));
     const RunResult result = run_ranks(GetParam(), size, kAbort);
@@ -288,18 +288,18 @@ TEST_P(LaneFailures, AbortWakesEverybodyWithItsText) {
   }
 }
 
-TEST_P(LaneFailures, DeathInAReductionIsNoticed) { run_deaths(kDieInReduction); }
-TEST_P(LaneFailures, DeathInAnAllGatherIsNoticed) { run_deaths(kDieInGather); }
-TEST_P(LaneFailures, DeathBeforeABarrierIsNoticed) { run_deaths(kDieInBarrier); }
+TEST_P(LaneFailures, DetectsADeathInAReduction) { run_deaths(kDieInReduction); }
+TEST_P(LaneFailures, DetectsADeathInAnAllGather) { run_deaths(kDieInGather); }
+TEST_P(LaneFailures, DetectsADeathBeforeABarrier) { run_deaths(kDieInBarrier); }
 
-TEST_P(LaneFailures, MessagesDoNotHideADeath) {
-  // Between machines a message is sent when the network has it.
+TEST_P(LaneFailures, DetectsADeathDespiteUnreadMessages) {
+  // Between machines a message counts as sent once the network has it.
   if (GetParam().name.rfind("Grpc", 0) == 0) return;
   const RunResult result = run_ranks(GetParam(), 2, kDieWithMessages);
   expect_noticed(result, 1);
 }
 
-TEST_P(LaneFailures, LeavingAfterTheLastOperationDisturbsNobody) {
+TEST_P(LaneFailures, LetsARankLeaveAfterTheLastOperation) {
   for (const int size : {2, 4}) {
     for (const char* last : {"small", "large"}) {
       SCOPED_TRACE(message(size, " ranks, ", last));
@@ -313,18 +313,18 @@ TEST_P(LaneFailures, LeavingAfterTheLastOperationDisturbsNobody) {
   }
 }
 
-TEST_P(LaneFailures, AReaderMayLeaveAtOnce) {
+TEST_P(LaneFailures, LetsAReaderLeaveImmediately) {
   for (int i = 0; i < 300; ++i) {
     run_ranks(GetParam(), 2, kLastRead).expect_success();
     if (HasFailure()) break;
   }
 }
 
-TEST_P(LaneFailures, ARankThatLeftIsMissedInTheNextOperation) {
+TEST_P(LaneFailures, DetectsARankThatLeftInTheNextOperation) {
   run_ranks(GetParam(), 2, kReadLate).expect_no_failures();
 }
 
-TEST_P(LaneFailures, ADroppedTransferEndsTheGroup) {
+TEST_P(LaneFailures, EndsTheGroupWhenATransferIsDropped) {
   for (const int size : {2, 3, 4}) {
     const RunResult result = run_ranks(GetParam(), size, kDrop);
     result.expect_no_failures();
@@ -337,7 +337,7 @@ TEST_P(LaneFailures, ADroppedTransferEndsTheGroup) {
   }
 }
 
-TEST_P(LaneFailures, AnErrorInsideATransferReachesAllRanksWithItsCode) {
+TEST_P(LaneFailures, TellsAllRanksTheCodeOfAnErrorInsideATransfer) {
   for (const int size : {2, 3}) {
     SCOPED_TRACE(message(size, " ranks"));
     const RunResult result = run_ranks(GetParam(), size, kThrowInside);
@@ -354,7 +354,7 @@ TEST_P(LaneFailures, AnErrorInsideATransferReachesAllRanksWithItsCode) {
   }
 }
 
-TEST_P(LaneFailures, ADeadlineNamesWhoIsMissing) {
+TEST_P(LaneFailures, NamesTheMissingRankAtADeadline) {
   for (const char* how : {"wait", "advance"}) {
     for (const int size : {2, 4}) {
       const RunResult result = run_ranks(GetParam(), size, kDeadline, {.argument = how});

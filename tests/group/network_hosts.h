@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hosts for ranks that are processes: network namespaces with a switch between them. Needs root.
+// Hosts for ranks that are processes: network namespaces connected by a switch. Needs root.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tutti::group_tests {
 
-/// They are made by the first object and are gone with it; nothing outside of them changes.
+/// The first object makes them, and they vanish with it; nothing outside of them changes.
 class NetworkHosts {
  public:
   static constexpr int kCount = 5;

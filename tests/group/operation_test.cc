@@ -29,7 +29,7 @@ TEST(Fingerprint, DescribesAnOperation) {
   EXPECT_EQ(make_fingerprint({.kind = OperationKind::kExchange}, 1).describe(), "exchange");
 }
 
-TEST(Fingerprint, OfEqualOperationsIsEqual) {
+TEST(Fingerprint, IsEqualForEqualOperations) {
   const Fingerprint a = make_fingerprint(weight(), 7);
   const std::string name = "dense/weight";  // other memory
   const std::vector<int64_t> sizes = {3, 4};
@@ -38,7 +38,7 @@ TEST(Fingerprint, OfEqualOperationsIsEqual) {
   EXPECT_EQ(std::memcmp(&a, &b, sizeof a), 0);
 }
 
-TEST(Fingerprint, HasAnotherHashWhenAnythingDiffers) {
+TEST(Fingerprint, HasADifferentHashWhenAnythingDiffers) {
   std::set<uint64_t> hashes;
   size_t count = 0;
   const auto add = [&](const Operation& operation, uint64_t epoch) {
@@ -93,7 +93,7 @@ TEST(Fingerprint, LeavesOutTheStepOnRequest) {
   EXPECT_NE(hash(1, true), hash(2, true));
 }
 
-TEST(Fingerprint, CutsWhatDoesNotFitButHashesAllOfIt) {
+TEST(Fingerprint, TruncatesWhatDoesNotFitButHashesAllOfIt) {
   const std::string prefix(Fingerprint::kMaxName, 'n');
   const std::vector<int64_t> sizes = {1, 2, 3, 4, 5};
   const std::vector<int64_t> others = {1, 2, 3, 4, 6};
@@ -110,7 +110,7 @@ TEST(Fingerprint, CutsWhatDoesNotFitButHashesAllOfIt) {
   EXPECT_NE(a.hash, c.hash);
 }
 
-TEST(Fingerprint, DescribesAnyBytesWithoutHarm) {
+TEST(Fingerprint, DescribesUntrustedBytesSafely) {
   Fingerprint fingerprint;
   std::memset(static_cast<void*>(&fingerprint), 0xff, sizeof fingerprint);
   EXPECT_EQ(fingerprint.describe(), "an unknown operation \"" + std::string(48, '?') + "\"");

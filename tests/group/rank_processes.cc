@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as processes: this program started again, with a socket to the test that gives it tasks and
-// hands texts around while a group is made. Starting takes half a second, so a process does many
+// Ranks as processes: this program is started again, with a socket to the test that gives it tasks
+// and exchanges texts while a group is made. Starting takes half a second, so a process runs many
 // tasks; one that died is replaced.
 
 #include <poll.h>
@@ -198,7 +198,7 @@ class RankProcess {
   bool expected_death_ = false;
 };
 
-// Processes between runs.
+// Keeps processes between runs.
 class RankPool : public ::testing::Environment {
  public:
   std::unique_ptr<RankProcess> take(int host) {
@@ -227,7 +227,7 @@ RankPool& pool() {
 }
 const auto* const kPoolEnds = ::testing::AddGlobalTestEnvironment(&pool());
 
-// One run of a scenario: hands texts around and collects outcomes.
+// One run of a scenario: exchanges texts and collects outcomes.
 class ProcessRun {
  public:
   explicit ProcessRun(const std::vector<RankTask>& tasks)

@@ -28,8 +28,8 @@ std::shared_ptr<WorkerGroup> make_host(const GroupOptions& options) {
   return make_group(changed);
 }
 
-// As make_group() would on machines with other numbers of cores, and with small parts of
-// reductions, so that there are many of them under way.
+// Connects ranks as make_group() would on machines with different numbers of cores, and with small
+// parts of reductions, so that many of them are under way.
 std::shared_ptr<WorkerGroup> make_host_by_hand(const GroupOptions& options, WaitMode mode,
                                                size_t chunk_bytes, size_t depth) {
   const auto size = static_cast<int>(options.names.size());
@@ -75,7 +75,7 @@ std::shared_ptr<WorkerGroup> make_grpc(const GroupOptions& options) {
   return make_grpc_at(rpc::ServerOptions().address, changed);
 }
 
-// Who shares memory with whom is found out.
+// The ranks find out which of them share memory.
 std::shared_ptr<WorkerGroup> make_auto_on_hosts(const GroupOptions& options, int ranks_per_host) {
   const int host = options.rank / ranks_per_host;
   const auto group = make_grpc_at(NetworkHosts::address(host) + ":0", options);
@@ -149,7 +149,7 @@ const std::vector<Backend>& all_backends() {
       {"MixedHosts", true, make_two_on_each_host, true, 2},
 #endif
     };
-    // Processes on hosts of their own show more, but need root.
+    // Processes on separate hosts show more, but need root.
     std::erase_if(all, [](const Backend& each) {
       return NetworkHosts::possible() ? each.name == "GrpcProcesses" : each.ranks_per_host > 0;
     });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs a scenario on every rank of a group, where ranks are threads or processes of any backend. A
-// scenario is a function with a name, since a closure cannot travel to another process; it reports
-// through its Rank, not through GoogleTest, which does not see other processes.
+// scenario is a function with a name, since a closure cannot be sent to a different process; it
+// reports through its Rank, not through GoogleTest, which does not see other processes.
 //
 //   const Scenario kMeet("Meet", [](Rank& rank) {
 //     rank.lane().barrier({.name = "meet"}, rank.lane().deadline())->wait();
@@ -27,13 +27,13 @@
 
 namespace tutti::group_tests {
 
-/// A way to connect ranks. A new one is a line in rank_runs.cc.
+/// How to connect ranks. A new backend is a line in rank_runs.cc.
 struct Backend {
   std::string name;
-  bool processes = false;  ///< Or threads of the test.
+  bool processes = false;  ///< If not, ranks are threads of the test.
   std::shared_ptr<WorkerGroup> (*make)(const GroupOptions& options) = nullptr;
-  bool only_reductions = false;  ///< It differs from another one in how values are reduced only.
-  int ranks_per_host = 0;        ///< Of processes on several hosts (network_hosts.h); 0: on one.
+  bool only_reductions = false;  ///< Only reductions differ from those of a different backend.
+  int ranks_per_host = 0;        ///< For processes on several hosts (network_hosts.h); 0: one host.
 
   int host_of(int rank) const { return rank / ranks_per_host; }
 };
@@ -45,7 +45,7 @@ inline std::ostream& operator<<(std::ostream& out, const Backend& backend) {
   return out << backend.name;
 }
 
-/// What a rank has to say after a scenario.
+/// What a rank reports after a scenario.
 struct Outcome {
   bool died = false;               ///< Its process ended before the scenario did.
   std::optional<ErrorCode> error;  ///< What left the scenario.
@@ -54,7 +54,7 @@ struct Outcome {
   std::map<std::string, int64_t> notes;
 };
 
-/// A rank while it runs a scenario. One thread at a time, unless said otherwise.
+/// A rank while it runs a scenario. Used by one thread at a time, unless stated otherwise.
 class Rank {
  public:
   Rank(std::shared_ptr<WorkerGroup> group, bool process, std::string argument, Outcome& outcome)
@@ -75,11 +75,11 @@ class Rank {
   }
   void note(const std::string& name, int64_t value) { outcome_.notes[name] = value; }
 
-  /// Everybody has come here. On a lane of its own, with a deadline of its own.
+  /// Waits until all ranks have called it. It has its own lane and its own deadline.
   void meet();
 
-  /// Ends the process of this rank like a crash; a thread leaves the group instead, and must use
-  /// it no more.
+  /// Ends the process of this rank like a crash; a thread leaves the group instead, and must not
+  /// use it any more.
   void die();
 
  private:
@@ -92,7 +92,7 @@ class Rank {
 /// Nanoseconds of the steady clock, which processes share.
 int64_t steady_now();
 
-/// A static object: processes find it by its name.
+/// Must be a static object: processes find it by its name.
 class Scenario {
  public:
   using Body = void (*)(Rank& rank);
@@ -115,20 +115,20 @@ struct RunResult {
 
   /// No rank threw, died or complained.
   void expect_success() const;
-  /// No rank complained; what they threw is not looked at.
+  /// No rank complained; what they threw is ignored.
   void expect_no_failures() const;
 };
 
 struct RunOptions {
   std::string argument = {};
-  std::chrono::milliseconds timeout{20'000};  ///< Of every operation.
+  std::chrono::milliseconds timeout{20'000};  ///< Limits every operation.
 };
 
 /// Makes a group of `size` ranks and runs the scenario on each.
 RunResult run_ranks(const Backend& backend, int size, const Scenario& scenario,
                     const RunOptions& options = {});
 
-/// Name of a rank in messages.
+/// The name of a rank in messages.
 std::string rank_name(int rank);
 
 // ---- for the implementations

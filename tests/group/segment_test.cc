@@ -32,7 +32,7 @@ using internal::SegmentArena;
 constexpr uint64_t kEpoch = 0x5e6;
 const Segment::Layout kLayout{.lanes = 2, .ranks = 3, .bytes = size_t{64} << 20};
 
-TEST(SegmentLayout, HasRoomForEverybodyAndNothingOverlaps) {
+TEST(SegmentLayout, HasRoomForAllRanksWithoutOverlaps) {
   struct Piece {
     size_t begin;
     size_t end;
@@ -51,14 +51,14 @@ TEST(SegmentLayout, HasRoomForEverybodyAndNothingOverlaps) {
   }
   pieces.insert({kLayout.tensors_offset(), kLayout.bytes});
   EXPECT_EQ(pieces.size(), 2 * kLayout.lanes * kLayout.ranks + 1);
-  size_t last = 2048;  // the header has at least the reason
+  size_t last = 2048;  // the header holds at least the reason
   for (const Piece& each : pieces) {
     EXPECT_GE(each.begin, last);
     last = each.end;
   }
 }
 
-TEST(Segment, GivesMemoryThatIsUsedAgain) {
+TEST(Segment, ReusesMemory) {
   const auto segment = Segment::create(kEpoch, 0, kLayout);
   void* const first = segment->allocate(10'000);
   void* const second = segment->allocate(10'000);
@@ -87,7 +87,7 @@ TEST(Segment, GivesNoMemoryBeyondItsEnd) {
   EXPECT_EQ(blocks.size(), room >> 20);
 }
 
-TEST(Segment, LargerThanFilesMayBeIsAnErrorThatNamesTheLimit) {
+TEST(Segment, NamesTheLimitOnTheSizeOfFiles) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit limit = before;
@@ -109,7 +109,7 @@ TEST(SegmentArena, TakesFromTheHeapWhenTheSegmentIsFull) {
   std::memset(large.data_ptr(), 1, large.nbytes());
 }
 
-TEST(SegmentArena, TensorsOutliveIt) {
+TEST(SegmentArena, LetsTensorsOutliveIt) {
   at::Tensor tensor;
   {
     const auto segment = Segment::create(kEpoch, 0, kLayout);
@@ -118,17 +118,18 @@ TEST(SegmentArena, TensorsOutliveIt) {
   std::memset(tensor.data_ptr(), 1, tensor.nbytes());
 }
 
-TEST(Segment, OfThisProcessIsNotMappedAgain) {
+TEST(Segment, IsMappedOnceWithinItsProcess) {
   const auto segment = Segment::create(kEpoch, 1, kLayout);
   const auto attached = Segment::attach(segment->descriptor(), kEpoch, 1, kLayout);
   EXPECT_EQ(attached.get(), segment.get());
 }
 
-// ---- segments that are not what they should be
+// ---- segments of peers, valid and invalid
 
 class ForeignSegment : public ::testing::Test {
  protected:
-  // What a peer sends; the segment itself is forgotten, as this process would recognise it.
+  // The descriptor is what a peer sends; the segment is destroyed, as this process would recognise
+  // it.
   explicit ForeignSegment() {
     const auto segment = Segment::create(kEpoch, 1, kLayout);
     descriptor_ = dup(segment->descriptor());
@@ -138,18 +139,18 @@ class ForeignSegment : public ::testing::Test {
   int descriptor_ = -1;
 };
 
-TEST_F(ForeignSegment, IsMappedWhereItCanOnlyBeRead) {
+TEST_F(ForeignSegment, IsMappedReadOnly) {
   const auto segment = Segment::attach(descriptor_, kEpoch, 1, kLayout);
   ASSERT_NE(segment, nullptr);
   EXPECT_FALSE(segment->failure().has_value());
   EXPECT_EQ(segment->data()[kLayout.tensors_offset()], std::byte{0});
   ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
-  // Not "const": what a defect would do.
+  // Casts "const" away, as a defect would.
   EXPECT_DEATH(*const_cast<std::byte*>(segment->data() + kLayout.tensors_offset()) = std::byte{1},
                "");
 }
 
-TEST_F(ForeignSegment, SeesWhatItsOwnerWrites) {
+TEST_F(ForeignSegment, ShowsWhatItsOwnerWrites) {
   const auto segment = Segment::attach(descriptor_, kEpoch, 1, kLayout);
   void* const owner =
       mmap(nullptr, kLayout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
@@ -159,7 +160,7 @@ TEST_F(ForeignSegment, SeesWhatItsOwnerWrites) {
   munmap(owner, kLayout.bytes);
 }
 
-TEST_F(ForeignSegment, OfAnotherSizeIsRefused) {
+TEST_F(ForeignSegment, IsRefusedWithADifferentSize) {
   Segment::Layout larger = kLayout;
   larger.bytes += 4096;
   EXPECT_TUTTI_ERROR(Segment::attach(descriptor_, kEpoch, 1, larger),
@@ -167,12 +168,12 @@ TEST_F(ForeignSegment, OfAnotherSizeIsRefused) {
                      "67112960");
 }
 
-TEST_F(ForeignSegment, OfAnotherEpochIsRefused) {
+TEST_F(ForeignSegment, IsRefusedWithADifferentEpoch) {
   EXPECT_TUTTI_ERROR(Segment::attach(descriptor_, kEpoch + 1, 1, kLayout),
                      ErrorCode::kFailedPrecondition, "rank 1 sent a segment of another group");
 }
 
-TEST_F(ForeignSegment, OfAnotherRankIsRefused) {
+TEST_F(ForeignSegment, IsRefusedWithADifferentRank) {
   EXPECT_TUTTI_ERROR(Segment::attach(descriptor_, kEpoch, 2, kLayout),
                      ErrorCode::kFailedPrecondition, "rank 2 sent a segment of another group");
 }
@@ -182,7 +183,7 @@ TEST_F(ForeignSegment, CannotShrink) {
   EXPECT_NE(ftruncate(descriptor_, static_cast<off_t>(2 * kLayout.bytes)), 0);
 }
 
-TEST_F(ForeignSegment, ThatIsNotSealedIsRefused) {
+TEST_F(ForeignSegment, IsRefusedWithoutASeal) {
   const int plain = memfd_create("plain", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(plain, static_cast<off_t>(kLayout.bytes)), 0);
   EXPECT_TUTTI_ERROR(Segment::attach(plain, kEpoch, 1, kLayout), ErrorCode::kFailedPrecondition,
@@ -190,7 +191,7 @@ TEST_F(ForeignSegment, ThatIsNotSealedIsRefused) {
   close(plain);
 }
 
-TEST_F(ForeignSegment, ThatIsNoSegmentIsRefused) {
+TEST_F(ForeignSegment, IsRefusedIfItIsNotASegment) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   EXPECT_TUTTI_ERROR(Segment::attach(ends[0], kEpoch, 1, kLayout), ErrorCode::kFailedPrecondition,
@@ -223,13 +224,13 @@ TEST(Segment, TellsThatItsRankLeft) {
   EXPECT_FALSE(failure->reported);
 }
 
-TEST(Segment, CutsALongReason) {
+TEST(Segment, TruncatesALongReason) {
   const auto segment = Segment::create(kEpoch, 0, kLayout);
   segment->set_failure(Segment::State::kAborted, ErrorCode::kCancelled, std::string(5000, 'r'));
   EXPECT_EQ(segment->failure()->text, std::string(2047, 'r'));
 }
 
-TEST(Segment, BellWakesWhoSleeps) {
+TEST(Segment, WakesSleepersByItsBell) {
   const auto segment = Segment::create(kEpoch, 0, kLayout);
   const uint32_t seen = segment->bell();
   EXPECT_FALSE(segment->has_sleepers());
@@ -246,7 +247,7 @@ TEST(Segment, BellWakesWhoSleeps) {
   EXPECT_FALSE(segment->has_sleepers());
 }
 
-TEST(Segment, WaitEndsAtItsDeadline) {
+TEST(Segment, EndsAWaitAtItsDeadline) {
   const auto segment = Segment::create(kEpoch, 0, kLayout);
   const auto begin = std::chrono::steady_clock::now();
   segment->wait_for_bell(segment->bell(), Deadline::at(begin + std::chrono::milliseconds(20)));
@@ -274,7 +275,7 @@ class HostLinks : public ::testing::Test {
   HostLink peer_;
 };
 
-TEST_F(HostLinks, TakeAsManyMessagesAsThereAreSlots) {
+TEST_F(HostLinks, HoldAMessageInEachSlot) {
   const std::string value = "value";
   const std::span<const std::byte> piece = text(value);
   for (size_t i = 0; i < Segment::kSlots; ++i) {
@@ -341,7 +342,7 @@ TEST_F(HostLinks, CopyWhatIsWrittenSoon) {
       << "all of the memory is used before any is used again";
 }
 
-TEST_F(HostLinks, RefuseMessagesThatCannotBe) {
+TEST_F(HostLinks, RefuseImpossibleMessages) {
   HostSlot& slot = theirs_->slot(1, 0, 0);
   slot.ready.store(1);
   const auto expect_refused = [&](uint32_t is_inline, uint64_t bytes, uint64_t offset) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a lane promises about bytes: they arrive, all of them, in order, whatever their
-// number and wherever they lie.
+// What a lane promises about bytes: all of them arrive, in order, whatever their number and
+// wherever they lie.
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +22,7 @@ const std::vector<size_t> kSizes = {
     0,      1,      15,     16,        17,    64,        4 * kKilo, 16383,     16384,        16385,
     262143, 262144, 262145, kMega - 1, kMega, kMega + 1, 5 * kMega, 4 * kMega, 4 * kMega + 1};
 
-// Bytes that depend on who sends to whom, and on the round: a window into random ones.
+// Bytes that depend on sender, receiver and round: a window into random ones.
 std::span<const std::byte> pattern(size_t size, int from, int to, int round) {
   static const std::vector<std::byte> random = [] {
     std::vector<std::byte> bytes(7 * kMega);
@@ -37,7 +37,7 @@ std::span<const std::byte> pattern(size_t size, int from, int to, int round) {
   return std::span(random).subspan(start, size);
 }
 
-// Memory of a rank: its own, or such that others may read directly.
+// Memory of a rank: private, or memory that others may read directly.
 class Memory {
  public:
   Memory(Rank& rank, bool in_arena) : rank_(rank), in_arena_(in_arena) {}
@@ -72,7 +72,7 @@ bool equal(std::span<const std::byte> got, std::span<const std::byte> expected) 
 
 std::vector<size_t> sizes_for(const Rank& rank) {
   std::vector<size_t> sizes = kSizes;
-  // Large ones say nothing new with many ranks.
+  // Large messages show nothing new with many ranks.
   if (rank.size() > 3) std::erase_if(sizes, [](size_t each) { return each > kMega + 1; });
   return sizes;
 }
@@ -98,7 +98,7 @@ const Scenario kExchange("Exchange", [](Rank& rank) {
     std::vector<Lane::Expected> expected;
     for (int r = 0; r < rank.size(); ++r) {
       if (r == rank.index()) continue;
-      // Every pair has a size of its own.
+      // Every pair has a different size.
       const size_t extra = static_cast<size_t>(r + rank.index());
       outgoing.push_back({r, memory.take(pattern(size + extra, rank.index(), r, round))});
       expected.push_back({r, memory.take(size + extra)});
@@ -129,7 +129,7 @@ const Scenario kRing("Ring", [](Rank& rank) {
 
 const Scenario kAllGather("AllGather", [](Rank& rank) {
   for_sizes_and_memories(rank, [&](Memory& memory, size_t size, int round) {
-    // Uneven; in every third round all but one rank have nothing.
+    // Sizes are uneven; in every third round all but one rank have nothing.
     const auto size_of = [&](int r) {
       if (round % 3 == 2) return r == round % rank.size() ? size : size_t{0};
       return size + static_cast<size_t>(r * 5);
@@ -164,7 +164,7 @@ const Scenario kBroadcast("Broadcast", [](Rank& rank) {
   });
 });
 
-// Rank 0 sends to everybody, who sends back what it got.
+// Rank 0 sends to every rank, and each sends back what it got.
 const Scenario kSendReceive("SendReceive", [](Rank& rank) {
   for_sizes_and_memories(rank, [&](Memory& memory, size_t size, int round) {
     Lane& lane = rank.lane();
@@ -188,7 +188,7 @@ const Scenario kSendReceive("SendReceive", [](Rank& rank) {
   });
 });
 
-// A barrier is done only when everybody has begun it: a counter of begun ones goes along.
+// A barrier is done only when every rank has begun it, which a counter of begun ones shows.
 const Scenario kBarrier("Barrier", [](Rank& rank) {
   Lane& lane = rank.lane();
   for (int round = 0; round < 50; ++round) {
@@ -269,7 +269,7 @@ const Scenario kChannels("Lanes", [](Rank& rank) {
   for (size_t i = 0; i < kAll.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
-        // In another order and number on each.
+        // The order and number differ on each rank.
         gather_rounds(rank, kAll[i], 40 + 40 * static_cast<int>(i));
       } catch (...) {
         errors[i] = std::current_exception();
@@ -282,14 +282,14 @@ const Scenario kChannels("Lanes", [](Rank& rank) {
   }
 });
 
-// One thread moves operations of three lanes on, and waits for none.
+// One thread advances operations of three lanes, and waits for none.
 const Scenario kFutures("Futures", [](Rank& rank) {
   constexpr size_t kSize = 3 * kMega + 5;
   std::vector<std::unique_ptr<Transfer>> transfers;
   Memory memory(rank, false);
   std::vector<std::vector<std::span<std::byte>>> places(kLanes);
   for (size_t c = 0; c < kLanes; ++c) {
-    // Ranks begin in different orders.
+    // Ranks begin them in different orders.
     const size_t which = (c + static_cast<size_t>(rank.index())) % kLanes;
     const int salt = static_cast<int>(which);
     Lane& lane = rank.lane(static_cast<LaneKind>(which));
@@ -338,7 +338,7 @@ const Scenario kRulesOfUse("RulesOfUse", [](Rank& rank) {
           [&] { lane.send({.name = "x"}, -1, bytes, lane.deadline()); });
   refused(ErrorCode::kInvalidArgument, message("with rank ", rank.index(), " of").c_str(),
           [&] { lane.receive({.name = "x"}, rank.index(), bytes, lane.deadline()); });
-  // A second operation while one is under way; the first is not harmed.
+  // A second operation begins while one is under way; the first is not affected.
   const auto first = lane.barrier({.name = "first"}, lane.deadline());
   refused(ErrorCode::kFailedPrecondition, "is not done",
           [&] { lane.barrier({.name = "second"}, lane.deadline()); });
@@ -358,17 +358,17 @@ class LaneTransfers : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, LaneTransfers, ::testing::ValuesIn(transfer_backends()),
                          parameter_name);
 
-TEST_P(LaneTransfers, ExchangeOfAllWithAll) { run(kExchange, {1, 2, 3, 4, 5}); }
-TEST_P(LaneTransfers, ExchangeInARing) { run(kRing, {2, 3, 5}); }
-TEST_P(LaneTransfers, AllGatherOfUnevenAndEmptySizes) { run(kAllGather, {1, 2, 3, 4, 5}); }
-TEST_P(LaneTransfers, BroadcastFromEachRoot) { run(kBroadcast, {1, 2, 3, 4, 5}); }
-TEST_P(LaneTransfers, SendAndReceive) { run(kSendReceive, {2, 3}); }
-TEST_P(LaneTransfers, BarrierWaitsForAll) { run(kBarrier, {1, 2, 3, 5}); }
-TEST_P(LaneTransfers, ManySmallOperations) { run(kManySmall, {1, 2, 3, 5}); }
-TEST_P(LaneTransfers, NothingOvertakes) { run(kOrder, {2, 4}); }
-TEST_P(LaneTransfers, ChannelsAreIndependent) { run(kChannels, {2, 3}); }
-TEST_P(LaneTransfers, OneThreadCanMoveOnSeveralTransfers) { run(kFutures, {1, 2, 3}); }
-TEST_P(LaneTransfers, WrongUseIsRefusedAndHarmsNothing) { run(kRulesOfUse, {1, 2}); }
+TEST_P(LaneTransfers, ExchangesAmongAllRanks) { run(kExchange, {1, 2, 3, 4, 5}); }
+TEST_P(LaneTransfers, ExchangesInARing) { run(kRing, {2, 3, 5}); }
+TEST_P(LaneTransfers, AllGathersUnevenAndEmptySizes) { run(kAllGather, {1, 2, 3, 4, 5}); }
+TEST_P(LaneTransfers, BroadcastsFromEachRoot) { run(kBroadcast, {1, 2, 3, 4, 5}); }
+TEST_P(LaneTransfers, SendsAndReceives) { run(kSendReceive, {2, 3}); }
+TEST_P(LaneTransfers, WaitsForAllRanksInABarrier) { run(kBarrier, {1, 2, 3, 5}); }
+TEST_P(LaneTransfers, RunsManySmallOperations) { run(kManySmall, {1, 2, 3, 5}); }
+TEST_P(LaneTransfers, KeepsMessagesInOrder) { run(kOrder, {2, 4}); }
+TEST_P(LaneTransfers, KeepsLanesIndependent) { run(kChannels, {2, 3}); }
+TEST_P(LaneTransfers, AdvancesSeveralTransfersFromOneThread) { run(kFutures, {1, 2, 3}); }
+TEST_P(LaneTransfers, RefusesWrongUseWithoutHarm) { run(kRulesOfUse, {1, 2}); }
 
 }  // namespace transfers
 }  // namespace tutti::group_tests

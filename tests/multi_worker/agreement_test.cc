@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workers that should do the same and do not: every one of them must learn of it, and nobody may
-// get wrong numbers.
+// Workers that should do the same and do not: every worker must get an error, and none may get
+// wrong numbers.
 
 #include <chrono>
 #include <string>
@@ -37,7 +37,7 @@ bool is_worker(const Strategy& strategy, int worker) {
   return strategy.extended().workers().rank() == worker;
 }
 
-// The calls that follow are the same again, so they could be taken for those that were left out.
+// The calls that follow are equal, so they could be mistaken for those that were left out.
 TEST_P(WorkersThatDiffer, LeaveOutACallOfRun) {
   const auto sums = [](const Strategy& strategy) {
     for (int step = 0; step < 6; ++step) {
@@ -191,7 +191,7 @@ TEST_P(WorkersThatDiffer, LookAtParametersInOtherSteps) {
   expect_all_refuse(training, ErrorCode::kFailedPrecondition, {"check_every is 2", "but 3 on"});
 }
 
-// Their values would change places, since they look alike.
+// Their values would be swapped, since the variables have equal shapes and dtypes.
 TEST_P(WorkersThatDiffer, UpdateVariablesInAnotherOrder) {
   const auto updates = [](const Strategy& strategy) {
     const auto scope = strategy.scope();
@@ -208,7 +208,7 @@ TEST_P(WorkersThatDiffer, UpdateVariablesInAnotherOrder) {
                     {"assign_add of", "'a'", "'b'", "/job:worker/task:1"});
 }
 
-// All parameters are looked at in `check_every` steps.
+// All parameters are compared within `check_every` steps.
 TEST_P(WorkersThatDiffer, ChangeAParameterOnOneWorker) {
   const auto training = [](const Strategy& strategy) {
     auto model = replicate<Net>(strategy, 3, 40);
@@ -231,8 +231,8 @@ struct OneTensorImpl : torch::nn::Module {
   at::Tensor weight;
 };
 
-// Also the last bytes, which the number of steps need not divide, and where there are fewer bytes
-// than steps.
+// The last bytes are compared too, even if the number of steps does not divide them or there are
+// fewer bytes than steps.
 TEST_P(WorkersThatDiffer, ChangeTheLastElementOfASmallModel) {
   for (const int every : {7, 600}) {
     const auto training = [every](const Strategy& strategy) {
@@ -287,7 +287,7 @@ TEST_P(WorkersThatDiffer, ShowTheirLastOperations) {
 
 class WorkersThatStayAway : public WorkersThatDiffer {
  protected:
-  // Worker 1 does not come to the call; the others must say so, after the time the call has.
+  // Worker 1 does not join the call; the others must say so after the call's timeout.
   void expect_missed(const std::function<void(const Strategy&)>& call,
                      std::chrono::milliseconds timeout,
                      std::initializer_list<std::string_view> parts) const {
@@ -329,7 +329,7 @@ class WorkersThatStayAway : public WorkersThatDiffer {
       const auto rethrow = [&] {
         if (errors[static_cast<size_t>(w)]) std::rethrow_exception(errors[static_cast<size_t>(w)]);
       };
-      // One that is a little later hears that another has given up, and why.
+      // A worker that is a little later gets the error of the one that has given up.
       if (test::throws_error(rethrow, ErrorCode::kCancelled, parts)) continue;
       EXPECT_TRUE(test::throws_error(rethrow, ErrorCode::kUnavailable, parts)) << "worker " << w;
       ++found;
@@ -344,8 +344,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WorkersThatStayAway,
                                                           CommunicationImplementation::kGrpc}),
                          testing::shape_name);
 
-// For whole strategies: workers that share two cores with a sanitizer must come in time. A single
-// call that nobody else makes may have less.
+// For whole strategies: workers that share two cores with a sanitizer must arrive in time. A single
+// call that no other worker makes may have less.
 constexpr std::chrono::milliseconds kShort{1'000};
 constexpr std::chrono::milliseconds kAtOnce{50};
 constexpr std::chrono::milliseconds kLong{60'000};

@@ -47,7 +47,7 @@ std::string train_mirrored(int replicas, bool with_norm = false) {
   options.runner.threads_per_replica = 1;
   std::string result;
   torch::manual_seed(7);
-  // On a thread of a cluster, so that the random numbers are those of the others.
+  // Runs on a thread of a cluster, so that the random numbers are those of the others.
   InProcessCluster(1).run([&](const Strategy&) {
     result = train(MirroredStrategy(cpus(replicas), options), with(with_norm));
   });
@@ -79,8 +79,8 @@ TEST(Equality, OfBuffers) {
   EXPECT_TRUE(train_in_cluster(2, 3, true) == expected);
 }
 
-// Other numbers of replicas add in another order, and draw other random numbers: without dropout
-// the results agree up to rounding.
+// Other numbers of replicas add in a different order, and draw different random numbers: without
+// dropout the results agree up to rounding.
 TEST(Equality, BetweenNumbersOfReplicasUpToRounding) {
   testing::TrainingOptions options;
   options.dropout = 0;
@@ -129,7 +129,7 @@ TEST(Equality, OfTwoRunsWithDataSplitByFiles) {
   const test::TempFolder folder;
   testing::TrainingOptions options;
   options.policy = data::AutoShardPolicy::kFile;
-  // Of different lengths, so that the workers end at different times.
+  // The files have different lengths, so that the workers end at different times.
   for (int64_t file = 0, row = 0; file < 3; ++file) {
     options.files.push_back(folder.path(message("rows", file)));
     std::ofstream lines(options.files.back());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workers that come to the rendezvous and are gone before all are connected.
+// Workers that join the rendezvous and are gone before all are connected.
 
 #include "tutti/group/join.h"
 
@@ -39,7 +39,7 @@ TEST(WorkerRendezvous, RankZeroDoesNotWaitForeverForAWorkerThatCameAndDied) {
   options.own_address = addresses[0];
   options.job = "train";
   options.security = security;
-  // Once all have come, it is some seconds at least.
+  // Once all have joined, the limit is at least some seconds.
   options.join_timeout = std::chrono::seconds(3);
   EXPECT_TUTTI_ERROR(internal::join_workers(options), ErrorCode::kDeadlineExceeded,
                      "did not hear from /job:worker/task:1 (" + addresses[1] + ")");

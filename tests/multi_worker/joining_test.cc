@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How workers come together: how long they wait, and how they share the cores of a machine.
+// How workers join: how long they wait, and how they share the cores of a machine.
 
 #include <algorithm>
 #include <chrono>
@@ -30,7 +30,7 @@ constexpr char kSecret[] = "a secret of the tests";
 TEST(WorkerRendezvous, EndsAtOnceIfTheFirstWorkerEndsJustAfterIt) {
   const rpc::SecurityOptions security = {.job_secret = kSecret};
   rpc::Server first({.security = security});
-  // The first worker sends the others where nobody listens, as if it had ended in between.
+  // The first worker gives an address that does not listen, as if it had ended in between.
   const std::string gone = rpc::Server({.security = security}).address();
   const Thread rank_0("tutti/rank0", [&] {
     RendezvousOptions options{.server = first};

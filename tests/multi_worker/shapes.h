@@ -48,8 +48,8 @@ class MultiWorker : public ::testing::TestWithParam<Shape> {
     InProcessCluster(workers(), options()).run(fn);
   }
 
-  // Every worker must throw an error with this code and these parts in its text, or, all but one,
-  // hear of it.
+  // Every worker must throw an error with this code and these parts in its text; all but one may
+  // instead report that of a peer.
   void expect_all_refuse(const std::function<void(const Strategy&)>& fn, ErrorCode code,
                          std::initializer_list<std::string_view> parts) const {
     const auto errors = InProcessCluster(workers(), options()).try_run(fn);

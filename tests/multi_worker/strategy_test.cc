@@ -70,7 +70,7 @@ TEST_P(MultiWorker, ReducesGathersAndAllReduces) {
   });
 }
 
-// Every worker has one of its own.
+// Every worker has its own value.
 TEST_P(MultiWorker, CombinesPlainValuesOverWorkers) {
   if (workers() == 1) return;
   run([&](const Strategy& strategy) {
@@ -180,7 +180,7 @@ TEST_P(MultiWorker, ReducesSlices) {
 TEST_P(MultiWorker, KeepsVariablesAlike) {
   expect_as_mirrored([](const Strategy& strategy) {
     const auto scope = strategy.scope();
-    // Each worker brings another value; that of worker 0 counts.
+    // Each worker proposes a different value; that of worker 0 counts.
     const Variable mirrored(
         at::full({2}, 1.0F + static_cast<float>(strategy.extended().workers().rank())),
         {.name = "mirrored", .aggregation = VariableAggregation::kMean});
@@ -335,7 +335,7 @@ TEST_P(MultiWorker, ExchangesNothingInAStepBesidesBucketsAndFlags) {
   });
 }
 
-// The rows are told ahead by the threads that read; the loss is that of average_loss().
+// The threads that read send the rows ahead; the loss is that of average_loss().
 TEST_P(MultiWorker, AveragesOverTheRowsOfAllWorkersWithoutAnExchange) {
   const int64_t rows = 3 * 8 + 5;
   const at::Tensor all = torch::arange(rows, at::kDouble).unsqueeze(1);
@@ -389,7 +389,7 @@ TEST_P(MultiWorker, NormalisesAndMeasuresOverAllReplicas) {
 TEST_P(MultiWorker, EndsUnevenDataTogether) {
   run([&](const Strategy& strategy) {
     for (int pass = 0; pass < 3; ++pass) {
-      // Worker w has w + 1 batches of its own.
+      // Worker w has its own w + 1 batches.
       auto batches = strategy.distribute_datasets_from_function([](const InputContext& context) {
         return data::range(4 * (context.input_pipeline_id + 1)).batch(2);
       });
@@ -453,7 +453,7 @@ TEST_P(MultiWorker, DropsGradientsOfAStepThatIsNotMade) {
   });
 }
 
-// On every worker, also while a replica beside the one that failed computes.
+// It reaches every worker, even while a replica beside the one that failed computes.
 TEST_P(MultiWorker, PassesAnExceptionToAllWorkersAtOnce) {
   if (workers() == 1) return;
   using Clock = std::chrono::steady_clock;
@@ -522,7 +522,7 @@ TEST_P(MultiWorker, RefusesModelsThatDiffer) {
     const int wide = strategy.extended().workers().rank() == 1 ? 5 : 4;
     auto model = replicate<torch::nn::LinearImpl>(strategy, 3, wide);
     strategy.reduce(ReduceOp::kSum,
-                    strategy.run([] { return 1; }));  // worker 0 waits for nobody before
+                    strategy.run([] { return 1; }));  // worker 0 does not wait before
   });
   for (const std::exception_ptr& each : errors) {
     try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A training whose result is compared between ways to host the same replicas: 50 steps of a small
-// CNN with dropout, over rows that do not divide by the batch.
+// A training whose result is compared between placements of the same replicas: 50 steps of a small
+// CNN with dropout, over rows that the batch size does not divide.
 
 #pragma once
 
@@ -105,7 +105,7 @@ inline std::string train(const Strategy& strategy, const TrainingOptions& option
   return bytes;
 }
 
-/// Of loopback, with ports that were free a moment ago.
+/// Loopback addresses, with ports that were free a moment ago.
 inline std::vector<std::string> free_addresses(int count) {
   std::vector<std::string> addresses;
   std::vector<int> sockets;

@@ -141,7 +141,7 @@ TEST_P(TrainingOverWorkers, StopsEverywhereAtWhatIsNotFinite) {
         if (step == 2 && id == 0) loss = loss * std::numeric_limits<double>::quiet_NaN();
         optimizer.minimize(loss);
       });
-  // Every worker finds it by itself, or hears of another that did.
+  // Every worker detects it itself, or gets the error of one that did.
   const auto errors = InProcessCluster(workers(), options()).try_run(fn);
   for (const std::exception_ptr& each : errors) {
     try {
@@ -213,7 +213,7 @@ TEST_P(TrainingOverWorkers, GoesOnInAnotherType) {
   });
 }
 
-// An optimizer that the library knows nothing of.
+// An optimizer that the library does not know.
 struct SignOptions : torch::optim::OptimizerCloneableOptions<SignOptions> {
   explicit SignOptions(double each) : rate(each) {}
   double rate;
@@ -275,7 +275,7 @@ TEST_P(TrainingOverWorkers, ClipsWithSparseTables) {
   });
 }
 
-// A whole loop with a model that has buffers: what is sent in a step is known to the last message.
+// A whole loop with a model that has buffers: every message that is sent in a step is known.
 TEST_P(TrainingOverWorkers, SendsNothingInAStepBesidesBucketsAndOneNote) {
   if (workers() == 1) return;
   run([&](const Strategy& strategy) {

@@ -49,7 +49,7 @@ def start(folder, workers, replicas, kind, extra=(), hosts=None, env=None, env_o
 
 
 def finish(processes, timeout=120):
-    """The last line and the exit status of each worker; whoever hangs is a failure."""
+    """The last line and the exit status of each worker; one that hangs is a failure."""
     results = []
     end = time.monotonic() + timeout
     for process, out, log in processes:
@@ -100,7 +100,7 @@ def equality(folder):
 
 
 def default_threads(folder):
-    """Workers that are left the choice divide the cores, and so have the bits of one process."""
+    """Workers that may choose divide the cores, and so have the bits of one process."""
     automatic = {"WORKER_THREADS": "0"}
     for kind in ("host", "grpc"):
         check_equal(f"{kind} 2x1, automatic threads", train(folder, 1, 2, "mirrored", env=automatic),
@@ -165,7 +165,7 @@ def run(*command):
 
 
 def late_name(folder, hosts, secret):
-    """As torchrun starts workers: only the name of the first is known, and that not at once."""
+    """As torchrun starts workers: only the name of the first is known, and not immediately."""
     files = []
     for name, _ in hosts:
         os.makedirs(f"/etc/netns/{name}", exist_ok=True)  # `ip netns exec` shows it as /etc/hosts
