@@ -101,7 +101,7 @@ void expect_bits_of_the_tree(int workers, int local, ReduceOp op, bool in_place)
   std::vector<T> second(kCount);
   std::vector<void*> outputs = {separate.data(), second.data()};
   if (in_place) outputs[0] = nodes.back().data();
-  // In two ranges.
+  // The nodes are computed in two ranges.
   tree.tree().reduce(op, dtype, inputs, outputs, 0, 20);
   tree.tree().reduce(op, dtype, inputs, outputs, 20, kCount);
   for (size_t i = 0; i < kCount; ++i) {

@@ -20,7 +20,7 @@ class NetworkHosts {
 
   static bool possible();
 
-  /// For `ip netns exec`.
+  /// The name that `ip netns exec` takes.
   static std::string name(int host);
   /// Without a port.
   static std::string address(int host);

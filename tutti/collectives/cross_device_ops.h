@@ -144,7 +144,7 @@ class CrossDeviceOps {
   CrossDeviceOps(const CrossDeviceOps&) = delete;
   CrossDeviceOps& operator=(const CrossDeviceOps&) = delete;
 
-  /// The reduction of all components, on each destination.
+  /// Returns the reduction of all components, on each destination.
   Mirrored<at::Tensor> reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                               const Destinations& destinations,
                               const CommunicationOptions& options = {});
@@ -157,8 +157,8 @@ class CrossDeviceOps {
                   options);
   }
 
-  /// All slices in replica order; kMean divides the values by the number of replicas.
-  /// Other operations are kInvalidArgument.
+  /// Returns all slices in replica order; kMean divides the values by the number of replicas.
+  /// Throws kInvalidArgument for other operations.
   Mirrored<IndexedSlices> reduce(ReduceOp op, const PerReplica<IndexedSlices>& value,
                                  const Destinations& destinations,
                                  const CommunicationOptions& options = {});
@@ -168,11 +168,11 @@ class CrossDeviceOps {
   std::vector<Mirrored<at::Tensor>> batch_reduce(ReduceOp op, const std::vector<ReducePair>& pairs,
                                                  const CommunicationOptions& options = {});
 
-  /// A copy of the tensor on each destination.
+  /// Returns a copy of the tensor on each destination.
   Mirrored<at::Tensor> broadcast(const at::Tensor& tensor, const Destinations& destinations);
 
-  /// The components concatenated along `axis`, on each destination. Sizes may differ
-  /// along `axis` only.
+  /// Returns the components concatenated along `axis`, on each destination. Sizes may
+  /// differ along `axis` only.
   Mirrored<at::Tensor> gather(const PerReplica<at::Tensor>& value, const Destinations& destinations,
                               int64_t axis, const CommunicationOptions& options = {});
 
@@ -201,20 +201,20 @@ class CrossDeviceOps {
  protected:
   using Devices = std::vector<DeviceSpec>;
 
-  /// One tensor from one component per replica, on any device. Inside these functions
-  /// gradients are not recorded; arguments are checked, and so is the result.
+  /// Returns one tensor from one component per replica, on any device. Inside these functions
+  /// gradients are not recorded; the caller checks arguments and the result.
   virtual at::Tensor do_reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                                const CommunicationOptions& options) = 0;
 
-  /// One tensor for each device. By default do_reduce, then do_broadcast.
+  /// Returns one tensor for each device. By default do_reduce, then do_broadcast.
   virtual std::vector<at::Tensor> do_reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value,
                                                const Devices& devices,
                                                const CommunicationOptions& options);
 
-  /// One tensor for each device, none of them `tensor` itself.
+  /// Returns one tensor for each device, none of which is `tensor` itself.
   virtual std::vector<at::Tensor> do_broadcast(const at::Tensor& tensor, const Devices& devices);
 
-  /// One tensor on any device; `axis` is not negative. By default on the first device.
+  /// Returns one tensor on any device, by default on the first; `axis` is not negative.
   virtual at::Tensor do_gather(const PerReplica<at::Tensor>& value, const Devices& devices,
                                int64_t axis, const CommunicationOptions& options);
 

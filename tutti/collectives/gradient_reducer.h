@@ -56,7 +56,7 @@ class GradientReducer {
   /// lie contiguously at `place` in this step, and the sum is written there. Never waits.
   virtual void ready(size_t replica, size_t bucket, void* place = nullptr) = 0;
 
-  /// Whether ready() takes a place.
+  /// Whether ready() accepts a place.
   virtual bool sums_in_place() const { return false; }
 
   /// May reduce what all replicas have filled, or advance what is under way. Never waits.

@@ -80,25 +80,25 @@ class NodeTree {
   std::vector<Step> steps_;  // empty: the nodes are the leaves of a canonical tree
 };
 
-/// The same tree by LibTorch's operators, on the device of the first input: for
-/// memory that the host cannot reach. Inputs have equal shapes and dtypes.
+/// Computes the same tree by LibTorch's operators, on the device of the first input: for
+/// memory that the host cannot access. Inputs have equal shapes and dtypes.
 at::Tensor reduce_tree(ReduceOp op, std::span<const at::Tensor> inputs);
 
-/// What inner nodes of the tree hold: float32 for 16-bit floats, int64 for the mean of
+/// The dtype of inner nodes of the tree: float32 for 16-bit floats, int64 for the mean of
 /// integers (so that a sum of int8 does not wrap), else the dtype of the inputs.
 at::ScalarType node_dtype(ReduceOp op, at::ScalarType dtype);
 
-/// One node of the tree, by LibTorch's operators on the device of the first child:
+/// Computes one node of the tree by LibTorch's operators on the device of the first child,
 /// neither divided nor rounded. The children are inputs of `dtype`, or nodes.
 at::Tensor reduce_node(ReduceOp op, at::ScalarType dtype, std::span<const at::Tensor> children);
 
-/// The result of a tree over `replicas` inputs of `dtype`, from its root.
+/// Returns the result of a tree over `replicas` inputs of `dtype`, given its root.
 at::Tensor finish_tree(ReduceOp op, at::ScalarType dtype, const at::Tensor& root, int64_t replicas);
 
-/// The mean of `count` values of `dtype`, from their sum: divided, then rounded once.
+/// Returns the mean of `count` values of `dtype`, given their sum: divided, then rounded once.
 at::Tensor divide_sum(const at::Tensor& sum, int64_t count, at::ScalarType dtype);
 
-/// The same tree for C++ scalars.
+/// Reduces C++ scalars by the same tree.
 template <class T, class Combine>
 T reduce_tree_scalars(std::span<T> values, Combine combine) {
   for (size_t n = values.size(); n > 1; n = (n + 1) / 2) {

@@ -73,7 +73,7 @@ class Lane {
   std::unique_ptr<Transfer> broadcast(Operation operation, int root, std::span<std::byte> bytes,
                                       Deadline deadline);
 
-  /// Done when every rank has begun it.
+  /// Completes when every rank has begun it.
   std::unique_ptr<Transfer> barrier(Operation operation, Deadline deadline);
 
   std::unique_ptr<Transfer> send(Operation operation, int to, std::span<const std::byte> bytes,

@@ -62,7 +62,7 @@ struct Fingerprint {
 
   /// `all_reduce(kSum) of float32[3, 4] "dense/weight"`. Safe for untrusted bytes.
   std::string describe() const;
-  /// The same with " in step 7", if there are steps.
+  /// Returns the same with " in step 7", if there are steps.
   std::string describe_with_step() const;
 };
 static_assert(sizeof(Fingerprint) == 120);

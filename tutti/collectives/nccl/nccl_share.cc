@@ -173,7 +173,7 @@ class Completion {
   explicit Completion(const NcclShare& share)
       : plan_(share.plan), group_(share.group), team_(share.team), first_(share.first) {}
 
-  /// One event of each replica.
+  /// Takes one event of each replica.
   void add_pack(std::vector<c10::Event> ends) { ends_.push_back(std::move(ends)); }
 
   void wait(const Deadline& deadline, std::chrono::milliseconds timeout) {

@@ -47,7 +47,7 @@ class NcclTeam {
   /// Throws the first error: every member reports the cause, not what followed from it.
   void throw_if_failed() const;
 
-  /// Null before the start.
+  /// Returns null before the start.
   std::shared_ptr<NcclGroup> group() const;
 
   /// Changes when the team starts or fails.

@@ -39,7 +39,7 @@ struct alignas(64) HostSlot {
   MessageHead head;
   uint64_t bytes;
   std::byte inline_bytes[kInlineBytes];
-  uint64_t offset;  ///< Of the bytes in the segment, unless they are inline.
+  uint64_t offset;  ///< Where the bytes begin in the segment, unless they are inline.
   Fingerprint fingerprint;
 };
 static_assert(sizeof(HostSlot) == 192);
