@@ -80,7 +80,7 @@ class GrpcSums final : public bench::RankWork {
     };
     options.remote =
         tutti::make_grpc_links(std::make_shared<tutti::rpc::Server>(server), rank, options.epoch,
-                               {addresses.begin(), addresses.end()}, lane);
+                               {addresses.begin(), addresses.end()}, channel);
     group_ = tutti::make_group(options);
     Harness::check(group_->options().has_remote, "the hosts share memory");
   }

@@ -340,7 +340,7 @@ const Scenario kRulesOfUse("RulesOfUse", [](Rank& rank) {
           [&] { lane.receive({.name = "x"}, rank.index(), bytes, lane.deadline()); });
   // A second operation begins while one is under way; the first is not affected.
   const auto first = lane.barrier({.name = "first"}, lane.deadline());
-  refused(ErrorCode::kFailedPrecondition, "is not done",
+  refused(ErrorCode::kFailedPrecondition, "is still under way",
           [&] { lane.barrier({.name = "second"}, lane.deadline()); });
   first->wait();
   rank.meet();

@@ -128,7 +128,7 @@ TEST(MakeStrategy, MakesCentralStorageFromFlagsAndJson) {
   EXPECT_EQ(make_strategy(config).extended().parameter_devices()[0].short_name(), "CPU:5");
   EXPECT_TUTTI_ERROR(make_strategy(StrategyConfig{.parameter_device = "CPU:0"}),
                      ErrorCode::kInvalidArgument, "parameter_device is \"CPU:0\"",
-                     "mirrored has none", "central_storage");
+                     "mirrored has no parameter device", "central_storage");
   EXPECT_TUTTI_ERROR(StrategyConfig::from_json(R"({"parameter_device": 1})"),
                      ErrorCode::kInvalidArgument, "\"parameter_device\"", "a string");
 }

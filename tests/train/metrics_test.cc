@@ -489,7 +489,8 @@ TEST(MetricRules, BadProbabilitiesAndThresholdsAreErrors) {
   EXPECT_TUTTI_ERROR(auc.update(tensor({std::nan("")}), tensor({0})), kInvalid, "[0, 1]");
   EXPECT_TUTTI_ERROR(auc.update(tensor({0.5}), tensor({0, 1})), kInvalid, "shapes must be equal");
   EXPECT_TUTTI_ERROR(metrics::Auc("auc", {.num_thresholds = 1}), kInvalid, "num_thresholds is 1");
-  EXPECT_TUTTI_ERROR(metrics::Auc("auc", {.thresholds = {0.5, 1.5}}), kInvalid, "threshold 1.5");
+  EXPECT_TUTTI_ERROR(metrics::Auc("auc", {.thresholds = {0.5, 1.5}}), kInvalid,
+                     "thresholds is 1.5");
   EXPECT_EQ(auc.result(), 0);
 }
 
