@@ -2,7 +2,8 @@
 //
 // The position of an iterator as bytes. Every node writes a tag, then its own part, then that of
 // its inputs; a reader checks each tag, so that a position of a different pipeline is rejected
-// instead of misread. The format is little-endian and holds nothing executable.
+// instead of misread. Numbers have the byte order of the machine. Nothing is executable. Nodes that
+// pass their input through write nothing; docs/formats/position.md has the whole format.
 
 #pragma once
 

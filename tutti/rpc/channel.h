@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The client side: a connection to one peer's Server, calls, and streams of messages. A broken
-// connection stays broken; connect again.
+// connection stays broken; connect again. (With TLS gRPC may reconnect by itself.)
 
 #pragma once
 
@@ -77,7 +77,8 @@ class Channel {
   std::unique_ptr<SendStream> open_stream(const std::string& method, std::string_view opening,
                                           std::function<void(std::exception_ptr)> on_broken);
 
-  /// Breaks the connection immediately: calls fail, streams break, `sent` is called.
+  /// Ends all calls and streams immediately, and calls `sent`. Without TLS the socket is closed
+  /// too.
   void abort();
 
  private:

@@ -86,7 +86,8 @@ struct ServerOptions {
   SecurityOptions security = {};
   size_t max_message_bytes = 16 << 20;  ///< per message of a stream
   size_t max_call_bytes = 4 << 20;      ///< per request
-  int max_connections = 1024;           ///< fewer if the process may not open that many files
+  /// At least 4 are admitted; fewer if the process may not open that many files.
+  int max_connections = 1024;
   int handler_threads = 16;
   std::chrono::milliseconds handshake_timeout{5000};
   std::chrono::milliseconds keepalive_interval{2000};  ///< how often an idle peer is pinged

@@ -5,9 +5,9 @@
 // or the last (in a file) is kept, and a dropped pass leaves nothing.
 //
 // A file has the line "tutti cache 1", then records: the length of the payload (8 bytes), the
-// payload, and the masked CRC-32C of both (4 bytes), all little endian. The first payload is a
-// checksum of the pipeline; the others are 1 and an element, the last one 0 and the number of
-// elements.
+// payload, and the masked CRC-32C of both (4 bytes), all in the byte order of the machine. The
+// first payload is a checksum of the pipeline; the others are 1 and an element, the last one 0 and
+// the number of elements.
 
 #include <unistd.h>
 

@@ -18,7 +18,7 @@ namespace tutti::rpc::internal {
 namespace {
 
 constexpr size_t kStatusText = 1500;
-// gRPC adds five bytes per message; the rest is for the message's header.
+// gRPC adds five bytes per message, and an answer has one byte before its text.
 constexpr size_t kMessageSlack = 1024;
 
 constexpr std::pair<ErrorCode, grpc::StatusCode> kCodes[] = {
