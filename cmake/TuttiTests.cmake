@@ -63,7 +63,7 @@ function(tutti_torch_headers target)
   target_compile_options(${target} PRIVATE -fpch-preprocess)  # for ccache
 endfunction()
 
-# tutti_tests(<name> FILES <globs>... [BATCHES <number>] [LABEL <label>] [TIMEOUT <seconds>] [LAYERS <folders>...]
+# tutti_tests(<name> FILES <globs>... [BATCHES <number>] [SHARDS <number>] [LABEL <label>] [TIMEOUT <seconds>] [LAYERS <folders>...]
 #             [SANITIZERS_WITHOUT <filters>...] [SANITIZERS_WITHOUT_FILES <globs>...]
 #             [TSAN_WITHOUT <filters>...] [TSAN_WITHOUT_FILES <globs>...])
 #
@@ -74,7 +74,7 @@ endfunction()
 # BATCHES is the number of sources in unity mode: every batch reads the headers, but a large batch
 # needs memory and may keep the other cores waiting.
 function(tutti_tests name)
-  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT" "FILES;LAYERS;SANITIZERS_WITHOUT;SANITIZERS_WITHOUT_FILES;TSAN_WITHOUT;TSAN_WITHOUT_FILES" ${ARGN})
+  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT;SHARDS" "FILES;LAYERS;SANITIZERS_WITHOUT;SANITIZERS_WITHOUT_FILES;TSAN_WITHOUT;TSAN_WITHOUT_FILES" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
@@ -125,8 +125,20 @@ function(tutti_tests name)
     list(JOIN without ":" filter)
     set(filter "--gtest_filter=-${filter}")
   endif()
-  add_test(NAME ${name} COMMAND ${name} ${filter})
-  tutti_test_setup(${name} ${arg_LABEL} ${arg_TIMEOUT})
-  # Replicas are threads: two concurrent test programs would only disturb each other.
-  set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  if(NOT arg_SHARDS)
+    set(arg_SHARDS 1)
+  endif()
+  foreach(shard RANGE 1 ${arg_SHARDS})
+    set(test ${name})
+    if(arg_SHARDS GREATER 1)
+      set(test ${name}_${shard})
+    endif()
+    add_test(NAME ${test} COMMAND ${name} ${filter})
+    tutti_test_setup(${test} ${arg_LABEL} ${arg_TIMEOUT})
+    math(EXPR index "${shard} - 1")
+    set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT
+      GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${index})
+    # Replicas are threads: two test programs at once would only disturb each other.
+    set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
+  endforeach()
 endfunction()
