@@ -29,6 +29,13 @@ inline constexpr bool is_updater = std::is_invocable_v<const F&, Share<const A&>
 template <class F, class... A>
 using UpdateResult = std::decay_t<std::invoke_result_t<const F&, Share<const A&>...>>;
 
+/// Whether that call returns nothing, or is not possible.
+template <class F, class... A>
+constexpr bool has_no_result() {
+  if constexpr (is_updater<F, A...>) return std::is_void_v<UpdateResult<F, A...>>;
+  return true;
+}
+
 }  // namespace internal
 
 // ---- reduce_to ------------------------------------------------------------------
@@ -155,9 +162,7 @@ auto StrategyExtended::update_copies(const Variable& variable, const F& fn, cons
 // If fn cannot be called, the other update() reports it.
 template <class F, class... A>
 auto StrategyExtended::update(const Variable& variable, const F& fn, const A&... args) {
-  if constexpr (!internal::is_updater<F, Variable, A...>) {
-    update(kUngrouped, variable, fn, args...);
-  } else if constexpr (std::is_void_v<internal::UpdateResult<F, Variable, A...>>) {
+  if constexpr (internal::has_no_result<F, Variable, A...>()) {
     update(kUngrouped, variable, fn, args...);
   } else {
     return Mirrored(update(kUngrouped, variable, fn, args...));
@@ -167,9 +172,7 @@ auto StrategyExtended::update(const Variable& variable, const F& fn, const A&...
 template <class F, class... A>
 auto StrategyExtended::update_own(int local_replica, const Variable& variable, const F& fn,
                                   const A&... args) {
-  if constexpr (!internal::is_updater<F, Variable, A...>) {
-    update(kUngrouped, variable, fn, args...);
-  } else if constexpr (std::is_void_v<internal::UpdateResult<F, Variable, A...>>) {
+  if constexpr (internal::has_no_result<F, Variable, A...>()) {
     update(kUngrouped, variable, fn, args...);
   } else {
     using R = internal::UpdateResult<F, Variable, A...>;
@@ -194,9 +197,7 @@ auto StrategyExtended::update_non_slot(Ungrouped, const Destinations& colocate_w
 template <class F, class... A>
 auto StrategyExtended::update_non_slot(const Destinations& colocate_with, const F& fn,
                                        const A&... args) {
-  if constexpr (!internal::is_updater<F, A...>) {
-    update_non_slot(kUngrouped, colocate_with, fn, args...);
-  } else if constexpr (std::is_void_v<internal::UpdateResult<F, A...>>) {
+  if constexpr (internal::has_no_result<F, A...>()) {
     update_non_slot(kUngrouped, colocate_with, fn, args...);
   } else {
     return Mirrored(update_non_slot(kUngrouped, colocate_with, fn, args...));
