@@ -57,7 +57,7 @@ void LocalExtended::do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> 
   group.check();
 }
 
-// Immediately: other replicas of this worker may go on for long.
+// Ends the group immediately: other replicas of this worker may run for a long time.
 void LocalExtended::end_group(const ReplicaContext& context, const std::exception_ptr& error) {
   WorkerGroup& group = workers();
   group.abort(ErrorCode::kCancelled,
