@@ -28,7 +28,10 @@ LEVELS = [
     {"strategy": {"collectives", "group", "cluster", "rpc", "values", "data", "nest", "device", "base"}},
     {"train": {"strategy", "collectives", "group", "values", "data", "update_rules", "nest", "device", "base"}},
     {"program": {"strategy", "rpc", "base"}},
-    {"testing": {"strategy", "collectives", "group", "rpc", "values", "nest", "device", "base"}},
+    {
+        "compat": {"strategy", "collectives", "cluster", "values", "data", "nest", "device", "base"},
+        "testing": {"strategy", "collectives", "group", "rpc", "values", "nest", "device", "base"},
+    },
 ]
 LAYERS = {room: sees for level in LEVELS for room, sees in level.items()}
 
@@ -92,6 +95,9 @@ INSTALLED = installed_headers()
 # Headers that users may include besides tutti.h: those for writing a backend or calling other
 # processes.
 EXTENSION_POINTS = [
+    "compat/contrib.h",
+    "compat/tf_v1.h",
+    "compat/v1/step.h",
     "group/connect.h",
     "group/text_gather.h",
     "rpc/channel.h",

@@ -10,7 +10,7 @@ LICENCE = "// SPDX-License-Identifier: Apache-2.0"
 REASON = "// Long because"
 
 # Folders of tests/ whose sources are built by name or by their own glob.
-OTHER_TEST_FOLDERS = {"support", "compile_fail", "sanitizer", "install", "fuzz", "interop", "property",
+OTHER_TEST_FOLDERS = {"support", "compile_fail", "compile_warn", "sanitizer", "install", "fuzz", "interop", "property",
                       "group"}
 
 

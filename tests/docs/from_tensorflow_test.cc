@@ -8,7 +8,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tutti/compat/tf_v1.h"
 #include "tutti/tutti.h"
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
 
@@ -38,6 +41,19 @@ TEST(FromTensorFlow, UnwrapsASingleReplica) {
   for (int i = 0; i < 10; ++i) result += strategy.run([](int x) { return x * 2; }, i).only();
   // [/snippet]
   EXPECT_EQ(result, 90);
+}
+
+TEST(FromTensorFlow, KeepsOldNames) {
+  const auto dataset = tutti::data::range(8);
+  const auto replica_fn = [](const at::Tensor& x) { return x.sum(); };
+  // [snippet old_names]
+  tutti::v1::MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  auto iterator = strategy.make_dataset_iterator(dataset.batch(4));
+  iterator.initialize();
+  auto results = strategy.experimental_run(replica_fn, iterator);
+  auto losses = strategy.experimental_local_results(results);
+  // [/snippet]
+  EXPECT_EQ(losses[1].item<int64_t>(), 5);
 }
 
 }  // namespace

@@ -16,11 +16,12 @@
 
 #include "tests/multi_worker/training.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/free_addresses.h"
 
 namespace tutti::worker_rendezvous_test {
 
 TEST(WorkerRendezvous, RankZeroDoesNotWaitForeverForAWorkerThatCameAndDied) {
-  const std::vector<std::string> addresses = testing::free_addresses(2);
+  const std::vector<std::string> addresses = test::free_addresses(2);
   const rpc::SecurityOptions security{.job_secret = "a secret of thirty-two bytes 123"};
   std::thread dies([&] {
     rpc::Server server({.address = addresses[1], .security = security});

@@ -16,6 +16,7 @@
 
 #include "tests/multi_worker/shapes.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/free_addresses.h"
 
 namespace tutti::multi_worker_strategy_test {
 
@@ -576,7 +577,7 @@ TEST(MultiWorkerStrategy, ConfiguresAMirroredStrategyOnce) {
 }
 
 TEST(MultiWorkerStrategy, ConfiguresMirroredStrategiesToOneOfTwoWorkers) {
-  const ClusterSpec cluster{{"worker", testing::free_addresses(2)}};
+  const ClusterSpec cluster{{"worker", test::free_addresses(2)}};
   const auto worker = [&](int task) {
     MirroredStrategy strategy(cpus(2), {.communication_options = {.bytes_per_pack = 77},
                                         .runner = {.threads_per_replica = 1}});

@@ -104,6 +104,20 @@ int64_t count_files(const Node& expander, int64_t most) {
   return without_shuffles(expander.inputs()[0])->iterate(iteration)->skip(most);
 }
 
+// The number of files of the branch that has the fewest, up to `most`. A branch without files is
+// empty on every worker and does not count.
+int64_t fewest_files(const Origins& origins, int64_t most) {
+  int64_t fewest = most;
+  const auto count = [&](int64_t here) {
+    if (here > 0) fewest = std::min(fewest, here);
+  };
+  for (const Node* reader : origins.readers) {
+    count(static_cast<int64_t>(reader->traits().files->size()));
+  }
+  for (const Node* expander : origins.expanders) count(count_files(*expander, most));
+  return fewest;
+}
+
 // If the shard came after a shuffle, the workers would no longer read disjoint sets of files.
 NodePtr shard_below_shuffles(const NodePtr& node, const ShardRequest& request) {
   if (node->traits().reorders) {
@@ -142,11 +156,6 @@ std::optional<int64_t> certain_batch_size(const Node& node) {
     rows = (*spec.shape)[0];
   }
   return rows;
-}
-
-std::optional<int64_t> global_batch_size(const Node& node) {
-  const std::optional<int64_t> certain = certain_batch_size(node);
-  return certain ? certain : node.batch_size();
 }
 
 // Reports early, if the spec tells, that elements cannot be cut.
@@ -252,17 +261,10 @@ class Sharder {
       return by_rows(node_, AutoShardPolicy::kFile,
                      "sharded by file (kFile): the only worker reads everything");
     }
-    // A branch without files is empty on every worker.
-    int64_t fewest = request_.num_workers;
+    const int64_t fewest = fewest_files(origins, request_.num_workers);
     int64_t files = 0;
     for (const Node* reader : origins.readers) {
-      const auto here = static_cast<int64_t>(reader->traits().files->size());
-      if (here > 0) fewest = std::min(fewest, here);
-      files += here;
-    }
-    for (const Node* expander : origins.expanders) {
-      const int64_t here = count_files(*expander, request_.num_workers);
-      if (here > 0) fewest = std::min(fewest, here);
+      files += static_cast<int64_t>(reader->traits().files->size());
     }
     if (fewest < request_.num_workers) {
       const std::string reason = message("it reads ", fewest, fewest == 1 ? " file" : " files",
@@ -368,6 +370,23 @@ class Sharder {
 };
 
 }  // namespace
+
+std::optional<int64_t> global_batch_size(const Node& node) {
+  const std::optional<int64_t> certain = certain_batch_size(node);
+  return certain ? certain : node.batch_size();
+}
+
+NodePtr shard_elements(const NodePtr& node, int64_t num_workers, int64_t worker) {
+  const ShardRequest request{num_workers, worker, 1};
+  Origins origins;
+  find_origins(*node, origins);
+  const bool only_files =
+      (!origins.readers.empty() || !origins.expanders.empty()) && !origins.others;
+  if (only_files && fewest_files(origins, num_workers) >= num_workers) {
+    return keep_own_files(node, origins, request);
+  }
+  return make_shard(in_fixed_order(node), num_workers, worker);
+}
 
 ShardedPipeline shard_pipeline(const NodePtr& node, const ShardRequest& request) {
   if (request.num_workers < 1 || request.worker < 0 || request.worker >= request.num_workers ||

@@ -56,6 +56,13 @@ struct ShardedPipeline {
 /// piece.
 ShardedPipeline shard_pipeline(const NodePtr& node, const ShardRequest& request);
 
+/// The number of rows of a full batch, if the pipeline tells.
+std::optional<int64_t> global_batch_size(const Node& node);
+
+/// The elements of one worker, whole: those of its files (kFile) or, if the elements are not read
+/// file by file or there are fewer files than workers, every num_workers-th.
+NodePtr shard_elements(const NodePtr& node, int64_t num_workers, int64_t worker);
+
 /// A seed for datasets without one, different at every call.
 uint64_t propose_seed();
 

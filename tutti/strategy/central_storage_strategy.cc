@@ -24,7 +24,8 @@ class CentralStorageExtended final : public LocalExtended {
       : LocalExtended(kName, compute_devices, options.cross_device_ops, options.runner,
                       {.parameter_devices = {std::move(parameter_device)},
                        .shares_parameters = true,
-                       .communication_options = options.communication_options}) {}
+                       .communication_options = options.communication_options,
+                       .isolates_session_state = true}) {}
 
  private:
   // A definition may have several devices if the variable is colocated with one that

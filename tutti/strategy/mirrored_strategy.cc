@@ -2,9 +2,10 @@
 
 #include "tutti/strategy/mirrored_strategy.h"
 
+#include <utility>
+
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/cluster/resolvers/simple.h"
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
 #include "tutti/strategy/local_extended.h"
@@ -13,12 +14,25 @@
 namespace tutti {
 namespace {
 
-std::shared_ptr<LocalExtended> make_extended(const std::vector<std::string>& devices,
+std::shared_ptr<LocalExtended> make_extended(const std::vector<std::string>& names,
                                              const MirroredStrategyOptions& options) {
+  const std::vector<DeviceSpec> devices =
+      internal::logical_device_table().resolve("MirroredStrategy", names);
+  StrategyTraits traits{.communication_options = options.communication_options,
+                        .isolates_session_state = true};
+  if (options.cross_device_ops == nullptr) {
+    traits.make_worker = [devices, options](std::shared_ptr<ClusterResolver> resolver) {
+      MultiWorkerMirroredStrategyOptions worker{
+          .communication_options = options.communication_options, .runner = options.runner};
+      for (const DeviceSpec& device : devices) worker.devices.push_back(device.short_name());
+      return MultiWorkerMirroredStrategy(std::move(resolver), worker).extended().shared_from_this();
+    };
+  } else {
+    traits.why_one_process =
+        "it was given cross_device_ops, which combine the devices of one process only";
+  }
   auto extended = std::make_shared<LocalExtended>(
-      "MirroredStrategy", internal::logical_device_table().resolve("MirroredStrategy", devices),
-      options.cross_device_ops, options.runner,
-      StrategyTraits{.communication_options = options.communication_options});
+      "MirroredStrategy", devices, options.cross_device_ops, options.runner, std::move(traits));
   std::string list;
   for (const DeviceSpec& device : extended->worker_devices()) {
     list += message(list.empty() ? "'" : ", '", device, "'");
@@ -39,35 +53,7 @@ MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
 
 void MirroredStrategy::configure(const ClusterSpec& cluster_spec, const std::string& task_type,
                                  int task_id) {
-  const char* reason = nullptr;
-  if (extended().has_variables()) reason = "it already has variables";
-  const auto* const local = dynamic_cast<const LocalExtended*>(&extended());
-  if (local != nullptr && local->has_given_ops()) {
-    reason = "it was given cross_device_ops, which combine the devices of one process only";
-  }
-  if (local == nullptr || extended().cluster_resolver() != nullptr) {
-    reason = "it is already configured";
-  }
-  if (extended().weak_from_this().use_count() > 1) reason = "other handles of it exist";
-  if (reason != nullptr) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                message("MirroredStrategy::configure: ", extended().describe(),
-                        " cannot become a "
-                        "strategy of several workers: ",
-                        reason,
-                        ". Call configure() right after making it, or make a "
-                        "MultiWorkerMirroredStrategy."));
-  }
-  MultiWorkerMirroredStrategyOptions options;
-  for (const DeviceSpec& device : local->worker_devices()) {
-    options.devices.push_back(device.short_name());
-  }
-  options.communication_options = local->communication_options();
-  options.runner = local->runner_options();
-  const auto resolver = std::make_shared<SimpleClusterResolver>(cluster_spec);
-  resolver->set_task_type(task_type);
-  resolver->set_task_id(task_id);
-  static_cast<Strategy&>(*this) = MultiWorkerMirroredStrategy(resolver, options);
+  join_cluster("MirroredStrategy::configure", cluster_spec, task_type, task_id);
 }
 
 }  // namespace tutti

@@ -26,6 +26,8 @@ namespace {
 
 constexpr char kMultiWorkerName[] = "MultiWorkerMirroredStrategy";
 
+using WorkerFactory = decltype(StrategyTraits::make_worker);
+
 // Reads a time in seconds from an environment variable; nullopt if it is not set.
 std::optional<std::chrono::milliseconds> read_seconds(const char* variable) {
   const std::optional<std::string> text = read_env(variable);
@@ -158,12 +160,15 @@ std::shared_ptr<StrategyExtended> make_extended(const std::shared_ptr<WorkerGrou
                                                 std::vector<DeviceSpec> devices,
                                                 const ReplicaRunnerOptions& runner,
                                                 const CommunicationOptions& communication_options,
-                                                std::shared_ptr<const ClusterResolver> resolver) {
+                                                std::shared_ptr<const ClusterResolver> resolver,
+                                                WorkerFactory make_worker = nullptr) {
   const bool is_first = group->rank() == 0;
   return std::make_shared<LocalExtended>(
       kMultiWorkerName, std::move(devices), nullptr, runner,
       StrategyTraits{.cluster_resolver = std::move(resolver),
                      .workers = group,
+                     .make_worker = std::move(make_worker),
+                     .why_one_process = "it is already configured",
                      .communication_options = communication_options,
                      .between_graph = !group->is_alone(),
                      .should_checkpoint = is_first,
@@ -220,7 +225,15 @@ std::shared_ptr<StrategyExtended> make_multi_worker(
   ReplicaRunnerOptions runner = options.runner;
   const std::shared_ptr<WorkerGroup> group =
       alone ? WorkerGroup::alone() : join(*resolver, spec, devices.size(), options, runner);
-  return make_extended(group, std::move(devices), runner, options.communication_options, resolver);
+  // Outside of a cluster it may still join one.
+  WorkerFactory make_worker;
+  if (spec.empty()) {
+    make_worker = [given_options](std::shared_ptr<ClusterResolver> found) {
+      return make_multi_worker(std::move(found), given_options);
+    };
+  }
+  return make_extended(group, std::move(devices), runner, options.communication_options, resolver,
+                       std::move(make_worker));
 }
 
 }  // namespace

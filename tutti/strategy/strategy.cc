@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/cluster/resolvers/simple.h"
 #include "tutti/strategy/default_strategy.h"
 #include "tutti/strategy/internal/context_checks.h"
 #include "tutti/values/variable_impl.h"
@@ -30,6 +31,25 @@ Strategy::Strategy(std::shared_ptr<StrategyExtended> extended) : extended_(std::
   if (extended_ == nullptr) {
     throw Error(ErrorCode::kInvalidArgument, "Strategy: the StrategyExtended is null.");
   }
+}
+
+void Strategy::join_cluster(const char* caller, const ClusterSpec& cluster_spec,
+                            const std::string& task_type, int task_id) {
+  std::string reason;
+  if (extended_->has_variables()) reason = "it already has variables";
+  if (!extended_->traits().make_worker) reason = extended_->traits().why_one_process;
+  if (extended_.use_count() > 1) reason = "other handles of it exist";
+  if (!reason.empty()) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                message(caller, ": ", extended_->describe(),
+                        " cannot become a strategy of several workers: ", reason,
+                        ". Call configure() right after making it, or make a "
+                        "MultiWorkerMirroredStrategy."));
+  }
+  const auto resolver = std::make_shared<SimpleClusterResolver>(cluster_spec);
+  resolver->set_task_type(task_type);
+  resolver->set_task_id(task_id);
+  extended_ = extended_->traits().make_worker(resolver);
 }
 
 Scope Strategy::scope() const { return Scope(*this); }

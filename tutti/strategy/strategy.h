@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 
 namespace tutti {
 
+class ClusterSpec;
 class Scope;
 
 /// Accepted by run() for programs that set them; they only affect TPUs.
@@ -139,6 +141,14 @@ class Strategy {
   friend bool operator==(const Strategy& a, const Strategy& b) {
     return a.extended_ == b.extended_;
   }
+
+ protected:
+  /// For configure() of derived handles: makes this handle refer to the strategy of one worker,
+  /// with the devices and options it has now, and waits for the other workers. Throws
+  /// kFailedPrecondition if the strategy is in use or can only run in one process. `caller` begins
+  /// the message.
+  void join_cluster(const char* caller, const ClusterSpec& cluster_spec,
+                    const std::string& task_type, int task_id);
 
  private:
   template <class V>

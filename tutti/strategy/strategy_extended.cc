@@ -64,7 +64,7 @@ std::vector<ReplicaContext*> StrategyExtended::contexts() const {
   return pointers;
 }
 
-void StrategyExtended::call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) {
+void StrategyExtended::call_in_contexts(FunctionRef<void(ReplicaContext&)> fn) {
   internal::check_cross_replica(*this, "run", "merge_call()");
   internal::check_no_replica_waits(*this);
   if (contexts_.size() == 1) {

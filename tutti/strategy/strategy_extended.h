@@ -105,8 +105,14 @@ class StrategyExtended : public StrategyServices,
   /// Contexts live as long as this object. Throws kInvalidArgument for a bad id.
   ReplicaContext& replica_context(int local_replica) const;
 
-  /// Calls fn once for each local replica, concurrently, in its context.
-  void call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn);
+  /// Strategy::run. Calls fn once per replica, concurrently, with this replica's components of the
+  /// arguments, and returns PerReplica of its results, or nothing.
+  template <class F, class... A>
+  auto call_for_each_replica(const F& fn, A&&... args);
+
+  /// Calls fn once for each local replica, concurrently, in its context: the untyped form of
+  /// call_for_each_replica().
+  void call_in_contexts(FunctionRef<void(ReplicaContext&)> fn);
 
   // ---- combining and placing values
 
@@ -188,7 +194,7 @@ class StrategyExtended : public StrategyServices,
 
   // ---- for authors of strategies
 
-  /// How many calls of call_for_each_replica have ended with an exception.
+  /// How many calls of call_in_contexts have ended with an exception.
   virtual uint64_t failed_runs() const { return 0; }
 
   /// Makes the object that sums the gradients of all replicas.

@@ -4,7 +4,9 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tutti/device/device_spec.h"
@@ -13,6 +15,7 @@
 namespace tutti {
 
 class ClusterResolver;
+class StrategyExtended;
 class WorkerGroup;
 
 struct StrategyTraits {
@@ -28,6 +31,12 @@ struct StrategyTraits {
   /// The workers that run in lock step, with equal numbers of replicas; null means this one alone.
   std::shared_ptr<WorkerGroup> workers = nullptr;
 
+  /// Makes the strategy of one worker of a cluster, with the devices and options of this one.
+  /// If it is null, `why_one_process` says why.
+  std::function<std::shared_ptr<StrategyExtended>(std::shared_ptr<ClusterResolver>)> make_worker =
+      nullptr;
+  std::string why_one_process = "it runs in one process only";
+
   /// Defaults of every call; options of a call take precedence.
   CommunicationOptions communication_options = {};
 
@@ -38,6 +47,9 @@ struct StrategyTraits {
   bool should_checkpoint = true;
   bool should_save_summary = true;
   bool in_multi_worker_mode = false;
+
+  /// What ConfigProto::isolate_session_state becomes (compat/tf_v1.h).
+  bool isolates_session_state = false;
 };
 
 }  // namespace tutti

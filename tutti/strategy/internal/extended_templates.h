@@ -36,7 +36,43 @@ constexpr bool has_no_result() {
   return true;
 }
 
+/// Calls fn in the context of each local replica with its share of the arguments; `function` is the
+/// caller's name, for errors.
+template <class F, class... A>
+auto run_replicas(StrategyExtended& strategy, [[maybe_unused]] const char* function, const F& fn,
+                  A&&... args) {
+  using Call = ReplicaCall<F, A...>;
+  using R = typename Call::Result;
+  (check_components(strategy, function, component_count(args)), ...);
+  if constexpr (std::is_void_v<R>) {
+    strategy.call_in_contexts([&](ReplicaContext& context) {
+      Call::apply(fn, static_cast<size_t>(context.local_replica_id()), args...);
+    });
+  } else {
+    Slots<R> slots(static_cast<size_t>(strategy.num_local_replicas()));
+    strategy.call_in_contexts([&](ReplicaContext& context) {
+      const auto i = static_cast<size_t>(context.local_replica_id());
+      slots[i].emplace(Call::apply(fn, i, args...));
+    });
+    return PerReplica<R>(FromSlots{}, std::move(slots));
+  }
+}
+
 }  // namespace internal
+
+// ---- call_for_each_replica ------------------------------------------------------
+
+template <class F, class... A>
+auto StrategyExtended::call_for_each_replica(const F& fn, A&&... args) {
+  static_assert(internal::ReplicaCall<F, A...>::kCallable,
+                "StrategyExtended::call_for_each_replica: fn cannot be called with one replica's "
+                "share of these arguments; a `mutable` lambda is not accepted, because all "
+                "replicas share it (call_in_contexts() passes the ReplicaContext)");
+  if constexpr (internal::ReplicaCall<F, A...>::kCallable) {
+    return internal::run_replicas(*this, "extended().call_for_each_replica", fn,
+                                  std::forward<A>(args)...);
+  }
+}
 
 // ---- reduce_to ------------------------------------------------------------------
 

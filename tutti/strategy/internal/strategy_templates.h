@@ -32,20 +32,7 @@ auto Strategy::run(const F& fn, A&&... args) const {
                 "const&: give those of distribute_dataset(); a `mutable` lambda is not accepted, "
                 "because all replicas share it)");
   if constexpr (Call::kCallable) {
-    (internal::check_components(*extended_, "run", internal::component_count(args)), ...);
-    using R = typename Call::Result;
-    if constexpr (std::is_void_v<R>) {
-      extended_->call_for_each_replica([&](ReplicaContext& context) {
-        Call::apply(fn, static_cast<size_t>(context.local_replica_id()), args...);
-      });
-    } else {
-      internal::Slots<R> slots(static_cast<size_t>(extended_->num_local_replicas()));
-      extended_->call_for_each_replica([&](ReplicaContext& context) {
-        const auto i = static_cast<size_t>(context.local_replica_id());
-        slots[i].emplace(Call::apply(fn, i, args...));
-      });
-      return PerReplica<R>(internal::FromSlots{}, std::move(slots));
-    }
+    return internal::run_replicas(*extended_, "run", fn, std::forward<A>(args)...);
   }
 }
 
