@@ -7,6 +7,7 @@
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/cluster/cluster_def.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/resolve_cluster.h"

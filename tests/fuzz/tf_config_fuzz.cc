@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any bytes as TF_CONFIG, and as the JSON of a cluster. What can be read must survive being
-// written and read again, and whatever cluster it is, asking for roles gives answers or errors.
+// Any bytes as TF_CONFIG, and as the JSON of a cluster or a server. What can be read must survive
+// being written and read again, and whatever cluster it is, asking for roles gives answers or
+// errors.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
+#include "tutti/cluster/cluster_def.h"
 #include "tutti/cluster/internal/cluster_json.h"
 #include "tutti/cluster/task_roles.h"
 
@@ -22,11 +24,20 @@ void use_cluster(const tutti::ClusterSpec& spec) {
   }
 }
 
+template <class Def>
+void use_def(std::string_view text) {
+  const Def def = Def::from_json(text);
+  if (Def::from_json(def.to_json()) != def) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   tutti::test::expect_only_errors([&] { use_cluster(tutti::ClusterSpec::from_json(text)); });
+  tutti::test::expect_only_errors([&] { use_def<tutti::ClusterDef>(text); });
+  tutti::test::expect_only_errors([&] { use_def<tutti::ClusterDeviceFilters>(text); });
+  tutti::test::expect_only_errors([&] { use_def<tutti::ServerDef>(text); });
   tutti::test::expect_only_errors([&] {
     const tutti::internal::TfConfig config = tutti::internal::parse_tf_config(text);
     use_cluster(config.cluster);

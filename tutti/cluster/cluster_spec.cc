@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/cluster/internal/checked_json.h"
 #include "tutti/cluster/internal/cluster_json.h"
 #include "tutti/cluster/internal/variables.h"
 
@@ -46,6 +45,22 @@ ClusterSpec::ClusterSpec(const std::map<std::string, std::vector<std::string>>& 
   *this = sparse(std::move(by_index));
 }
 
+ClusterSpec::ClusterSpec(const ClusterDef& def) {
+  Jobs by_index;
+  for (const JobDef& job : def.job) {
+    if (by_index.emplace(job.name, job.tasks).second) continue;
+    throw Error(ErrorCode::kInvalidArgument, message("ClusterSpec: job ", in_quotes(job.name),
+                                                     " appears twice in a ClusterDef."));
+  }
+  *this = sparse(std::move(by_index));
+}
+
+ClusterDef ClusterSpec::as_cluster_def() const {
+  ClusterDef def;
+  for (const auto& [name, tasks] : jobs_) def.job.push_back({name, tasks});
+  return def;
+}
+
 ClusterSpec ClusterSpec::sparse(Jobs jobs) {
   for (const auto& [job, tasks] : jobs) {
     if (job.empty()) {
@@ -72,18 +87,15 @@ ClusterSpec ClusterSpec::from_json(std::string_view text) {
 
 std::string ClusterSpec::to_json() const {
   std::string out = "{";
-  const auto text = [](const std::string& value) {
-    return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  };
   for (const auto& [job, tasks] : jobs_) {
     const bool dense = is_dense(tasks);
     if (out.size() > 1) out += ", ";
-    out += text(job) + (dense ? ": [" : ": {");
+    out += internal::json_text(job) + (dense ? ": [" : ": {");
     bool first = true;
     for (const auto& [index, address] : tasks) {
       if (!std::exchange(first, false)) out += ", ";
       if (!dense) out += message('"', index, "\": ");
-      out += text(address);
+      out += internal::json_text(address);
     }
     out += dense ? "]" : "}";
   }

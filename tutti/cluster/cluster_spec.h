@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/cluster/cluster_def.h"
+
 namespace tutti {
 
 /// Jobs, task indices and addresses. A plain value: any number of threads may read one object.
@@ -34,6 +36,12 @@ class ClusterSpec {
   /// ClusterSpec{{"worker", {"hostA:4321", "hostB:4321"}}, {"ps", {"hostC:4321"}}}.
   ClusterSpec(std::initializer_list<std::pair<std::string, std::vector<std::string>>> jobs);
   explicit ClusterSpec(const std::map<std::string, std::vector<std::string>>& jobs);
+
+  /// The jobs of a plain struct. Throws kInvalidArgument if two of them have the same name.
+  explicit ClusterSpec(const ClusterDef& def);
+
+  /// The jobs as a plain struct, sorted by name and each by index.
+  ClusterDef as_cluster_def() const;
 
   /// Each job with the addresses of some of its tasks. Throws kInvalidArgument for an index that is
   /// negative or above kLastIndex.

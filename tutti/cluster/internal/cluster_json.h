@@ -5,7 +5,6 @@
 
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,9 +12,6 @@
 #include "tutti/cluster/cluster_spec.h"
 
 namespace tutti::internal {
-
-constexpr size_t kLongestJson = size_t{1} << 20;
-constexpr int kDeepestJson = 16;
 
 /// A valid TF_CONFIG, for messages.
 extern const char* const kTfConfigExample;
