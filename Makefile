@@ -102,7 +102,7 @@ asan tsan: %: $(BUILD)/%$(torch_id)/build.ninja
 
 ## fuzz: fuzz the readers of files and messages with Clang: make fuzz [FORMAT=csv] [FUZZ_SECONDS=60]
 .PHONY: fuzz
-FORMAT ?= tf_record example csv npy idx tf_config host_link rpc wire
+FORMAT ?= tf_record example csv npy idx tf_config hostlist host_link rpc wire
 FUZZ_SECONDS ?= 60
 fuzz: install-fuzz-deps $(BUILD)/fuzz$(torch_id)/build.ninja
 	$(call build,$(BUILD)/fuzz$(torch_id),$(addsuffix _fuzz,$(FORMAT)))
@@ -159,6 +159,13 @@ install-lint-deps:
 .PHONY: install-fuzz-deps
 install-fuzz-deps:
 	@tools/install_deps.sh --fuzz
+
+## slurm: install Slurm, start three nodes on this machine, resolve clusters in its job steps (needs root)
+.PHONY: slurm
+slurm: $(release)/build.ninja
+	@tools/install_deps.sh --slurm
+	$(call build,$(release),cluster_program)
+	@tests/cluster/slurm_cluster.py $(release)/bin/cluster_program
 
 ## clean: remove all build trees
 .PHONY: clean

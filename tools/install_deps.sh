@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# install_deps.sh [--lint|--fuzz|--bench]: installs the Debian packages that are missing, and fetches
+# install_deps.sh [--lint|--fuzz|--bench|--slurm]: installs the Debian packages that are missing, and fetches
 # LibTorch; --lint adds the packages of the formatter and the analysis, --fuzz those of the fuzzer,
-# --bench those that benchmarks compare with. Needs neither network nor root when nothing is missing.
+# --bench those that benchmarks compare with, --slurm those of a Slurm on this machine. Needs neither
+# network nor root when nothing is missing.
 #
 # TORCH=debian takes Debian's LibTorch. No LibTorch is installed if TORCH, or a folder of
 # CMAKE_PREFIX_PATH, is an unpacked one. Debian's is also taken when Python's package index, the
@@ -16,6 +17,7 @@ packages=(g++ cmake ninja-build ccache make pkgconf python3 nlohmann-json3-dev l
   iproute2)
 [[ ${1:-} == --lint ]] && packages+=(clang clang-format clang-tidy git)
 [[ ${1:-} == --fuzz ]] && packages+=(clang libclang-rt-dev)
+[[ ${1:-} == --slurm ]] && packages+=(slurmctld slurmd slurm-client munge)
 [[ ${1:-} == --bench ]] && packages+=(python3-venv libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich)
 
 fail() {

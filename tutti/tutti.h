@@ -13,6 +13,7 @@
 #include "tutti/cluster/resolve_cluster.h"
 #include "tutti/cluster/resolvers/mpi.h"
 #include "tutti/cluster/resolvers/simple.h"
+#include "tutti/cluster/resolvers/slurm.h"
 #include "tutti/cluster/resolvers/tf_config.h"
 #include "tutti/cluster/resolvers/torchrun.h"
 #include "tutti/cluster/resolvers/union.h"

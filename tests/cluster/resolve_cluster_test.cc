@@ -33,6 +33,12 @@ const Variables kTorchrun = {
     {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "hostA"}, {"MASTER_PORT", "29500"}};
 const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
 const Variables kPmi = {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}};
+const Variables kSlurm = {{"SLURM_PROCID", "1"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"SLURM_JOB_ID", "7"},
+                          {"SLURM_STEP_NUM_TASKS", "4"},
+                          {"SLURM_STEP_NODELIST", "n[1-2]"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
 const Variables kMeeting = {{"TUTTI_RENDEZVOUS", "hostA:5000"}};
 
 std::string banner_of(const Variables& variables, int replicas = 2) {
@@ -87,6 +93,32 @@ TEST(ResolveCluster, AcceptsLaunchersThatAgree) {
       banner_of(kOpenMpi +
                 Variables{{"MASTER_ADDR", "hostA"}, {"MASTER_PORT", "29500"}, {"LOCAL_RANK", "0"}}),
       "4 workers x 2 replicas, I am worker 1 (meeting at hostA:29500), from OpenMPI");
+}
+
+TEST(ResolveCluster, AsksThePlatformAfterTheLaunchers) {
+  EXPECT_EQ(banner_of(kSlurm), "4 workers x 2 replicas, I am worker 1 (n1:8889), from Slurm");
+  EXPECT_EQ(banner_of(kSlurm + kPmi),
+            "4 workers x 2 replicas, I am worker 1 (n1:8889), from Slurm");
+  EXPECT_EQ(banner_of(kSlurm + kPmi + kMeeting),
+            "4 workers x 2 replicas, I am worker 1 (meeting at hostA:5000), from PMI");
+  // Launchers that srun has started once per node.
+  const Variables outer = kSlurm + Variables{{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}};
+  EXPECT_EQ(banner_of(outer + kTorchrun),
+            "4 workers x 2 replicas, I am worker 1 (meeting at hostA:29500), from torchrun");
+  EXPECT_EQ(banner_of(outer + kOpenMpi + kMeeting),
+            "4 workers x 2 replicas, I am worker 1 (meeting at hostA:5000), from OpenMPI");
+  EXPECT_EQ(banner_of(outer + kPmi + kMeeting),
+            "4 workers x 2 replicas, I am worker 1 (meeting at hostA:5000), from PMI");
+  EXPECT_EQ(banner_of(outer + kTfConfig),
+            "4 workers x 2 replicas, I am worker 1 (hostB:4321), from TF_CONFIG");
+}
+
+TEST(ResolveCluster, IsAloneInABatchScriptOfSlurm) {
+  EXPECT_EQ(banner_of({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "3"}}),
+            "1 worker x 2 replicas, I am alone, from an environment that names no cluster");
+  const ScopedEnvironment step{{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}};
+  EXPECT_TUTTI_ERROR(resolve_cluster(), ErrorCode::kFailedPrecondition,
+                     "Slurm environment: SLURM_PROCID=\"0\" is set, but SLURM_STEP_NUM_TASKS");
 }
 
 // Each of them could have become a program that trains alone.

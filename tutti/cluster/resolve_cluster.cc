@@ -11,6 +11,7 @@
 #include "tutti/cluster/internal/cluster_json.h"
 #include "tutti/cluster/internal/variables.h"
 #include "tutti/cluster/resolvers/mpi.h"
+#include "tutti/cluster/resolvers/slurm.h"
 #include "tutti/cluster/resolvers/tf_config.h"
 #include "tutti/cluster/resolvers/torchrun.h"
 #include "tutti/cluster/task_roles.h"
@@ -108,6 +109,28 @@ bool has_torchrun_variables() {
          internal::any_is_set({"MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
 }
 
+// A batch script has SLURM_PROCID, too, but is not a task of a step.
+bool has_slurm_variables() { return read_env("SLURM_STEP_ID") && read_env("SLURM_PROCID"); }
+
+// True if the variables of MPI are those of srun --mpi=pmi2, and nobody has given an address for
+// the rendezvous: Slurm then knows the addresses that MPI lacks.
+bool slurm_speaks_for_mpi(const std::vector<ClusterCandidate>& found) {
+  if (found.size() != 1 || found[0].resolver->source() != "PMI") return false;
+  if (internal::any_is_set({"TUTTI_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT"})) return false;
+  const SlurmClusterResolver slurm;
+  return slurm.rank() == found[0].rank && slurm.num_tasks() == found[0].size;
+}
+
+// What the platform says about its processes. It is asked after the launchers: a launcher that runs
+// as one process of each host starts others, which inherit the variables of the platform.
+std::shared_ptr<ClusterResolver> find_platform(const std::vector<ClusterCandidate>& launchers) {
+  if (has_slurm_variables() && (launchers.empty() || slurm_speaks_for_mpi(launchers))) {
+    return std::make_shared<SlurmClusterResolver>();
+  }
+  if (!launchers.empty()) return nullptr;
+  return nullptr;
+}
+
 // Returns them in order of preference: TF_CONFIG knows all addresses.
 std::vector<ClusterCandidate> find_candidates() {
   std::vector<ClusterCandidate> found;
@@ -171,6 +194,7 @@ std::string ignored_variables() {
   if (read_env("TF_CONFIG")) names.emplace_back("TF_CONFIG");
   if (has_torchrun_variables()) names.emplace_back("the torchrun environment");
   if (has_mpi_variables()) names.emplace_back("the MPI environment");
+  if (has_slurm_variables()) names.emplace_back("the Slurm step");
   if (names.empty()) return "";
   return message("; ", internal::join_names(names), names.size() == 1 ? " is" : " are", " ignored");
 }
@@ -191,8 +215,9 @@ std::shared_ptr<ClusterResolver> resolve_cluster(
         kResolve, message(found[0].text, ", but ", found[i].text),
         "Unset one of them, make them agree, or give the cluster in the program.");
   }
-  std::shared_ptr<ClusterResolver> chosen =
-      found.empty() ? std::make_shared<LocalClusterResolver>() : found[0].resolver;
+  std::shared_ptr<ClusterResolver> chosen = find_platform(found);
+  if (chosen == nullptr && !found.empty()) chosen = found[0].resolver;
+  if (chosen == nullptr) chosen = std::make_shared<LocalClusterResolver>();
   const ClusterSpec spec = chosen->cluster_spec();
   check_rendezvous_variable(*chosen, spec);
   validate_cluster_task(spec, chosen->task_type(), chosen->task_id());
