@@ -12,6 +12,8 @@
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/resolve_cluster.h"
 #include "tutti/cluster/resolvers/mpi.h"
+#include "tutti/cluster/resolvers/pod_index.h"
+#include "tutti/cluster/resolvers/sagemaker.h"
 #include "tutti/cluster/resolvers/simple.h"
 #include "tutti/cluster/resolvers/slurm.h"
 #include "tutti/cluster/resolvers/tf_config.h"

@@ -54,6 +54,7 @@ class ScopedEnvironment {
                              "PET_NPROC_PER_NODE",
                              "PET_N_PROC_PER_NODE",
                              "PET_RDZV_ENDPOINT",
+                             "PET_RDZV_BACKEND",
                              "GCE_METADATA_HOST",
                              "SM_HOSTS",
                              "SM_CURRENT_HOST",

@@ -11,6 +11,8 @@
 #include "tutti/cluster/internal/cluster_json.h"
 #include "tutti/cluster/internal/variables.h"
 #include "tutti/cluster/resolvers/mpi.h"
+#include "tutti/cluster/resolvers/pod_index.h"
+#include "tutti/cluster/resolvers/sagemaker.h"
 #include "tutti/cluster/resolvers/slurm.h"
 #include "tutti/cluster/resolvers/tf_config.h"
 #include "tutti/cluster/resolvers/torchrun.h"
@@ -105,12 +107,18 @@ bool has_mpi_variables() {
 // MPI jobs use torchrun's MASTER_ADDR, and often LOCAL_RANK, without its other variables.
 bool has_torchrun_variables() {
   if (internal::any_is_set({"RANK", "WORLD_SIZE"})) return true;
-  return !has_mpi_variables() &&
-         internal::any_is_set({"MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  return !has_mpi_variables() && internal::any_is_set({"MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK",
+                                                       "LOCAL_WORLD_SIZE", "PET_RDZV_ENDPOINT"});
 }
 
 // A batch script has SLURM_PROCID, too, but is not a task of a step.
 bool has_slurm_variables() { return read_env("SLURM_STEP_ID") && read_env("SLURM_PROCID"); }
+
+bool has_sagemaker_variables() { return internal::any_is_set({"SM_HOSTS", "SM_CURRENT_HOST"}); }
+
+bool has_pod_variables() {
+  return internal::any_is_set({"JOB_COMPLETION_INDEX", "TUTTI_POD_COUNT", "TUTTI_POD_SERVICE"});
+}
 
 // True if the variables of MPI are those of srun --mpi=pmi2, and nobody has given an address for
 // the rendezvous: Slurm then knows the addresses that MPI lacks.
@@ -128,6 +136,8 @@ std::shared_ptr<ClusterResolver> find_platform(const std::vector<ClusterCandidat
     return std::make_shared<SlurmClusterResolver>();
   }
   if (!launchers.empty()) return nullptr;
+  if (has_sagemaker_variables()) return std::make_shared<SageMakerClusterResolver>();
+  if (has_pod_variables()) return std::make_shared<PodIndexClusterResolver>();
   return nullptr;
 }
 
@@ -195,6 +205,8 @@ std::string ignored_variables() {
   if (has_torchrun_variables()) names.emplace_back("the torchrun environment");
   if (has_mpi_variables()) names.emplace_back("the MPI environment");
   if (has_slurm_variables()) names.emplace_back("the Slurm step");
+  if (has_sagemaker_variables()) names.emplace_back("the SageMaker environment");
+  if (has_pod_variables()) names.emplace_back("the number of this pod");
   if (names.empty()) return "";
   return message("; ", internal::join_names(names), names.size() == 1 ? " is" : " are", " ignored");
 }

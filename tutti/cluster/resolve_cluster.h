@@ -16,9 +16,12 @@ namespace tutti {
 /// The cluster of this process, checked by validate_cluster_task().
 ///
 /// An explicit cluster wins, and the environment is then ignored. Otherwise TF_CONFIG is used if it
-/// names a cluster, else the variables of torchrun, else those of MPI launchers, else an empty
-/// cluster: the program runs alone. If several are present, they must agree on the number of
-/// workers and on the rank.
+/// names a cluster, else the variables of torchrun, else those of MPI launchers. If several are
+/// present, they must agree on the number of workers and on the rank. Without a launcher, the
+/// platform is used: a Slurm job step, a SageMaker job, numbered pods of Kubernetes. Otherwise, the
+/// cluster is empty: the program runs alone. (A launcher that runs inside of a platform has one
+/// process on each host, so the two need not agree. srun --mpi=pmi2 is both: without
+/// TUTTI_RENDEZVOUS or MASTER_ADDR, its Slurm step is used.)
 ///
 /// Throws kFailedPrecondition if variables are incomplete or contradict each other, and
 /// kInvalidArgument if one is malformed; the message shows the variables, and says what is missing

@@ -122,18 +122,16 @@ std::optional<int> index_of(std::string_view text) {
 
 }  // namespace
 
-Json parse_json_object(std::string_view text, const JsonOrigin& origin) {
+Json parse_json(std::string_view text, const JsonOrigin& origin) {
   if (text.size() > origin.longest) {
     origin.refuse(message("the text has ", text.size(), " bytes; the limit is ", origin.longest));
   }
   try {
     JsonWatch watch(origin);
-    Json json = Json::parse(text.begin(), text.end(),
-                            [&](int depth, Json::parse_event_t event, const Json& parsed) {
-                              return watch(depth, event, parsed);
-                            });
-    if (!json.is_object()) origin.refuse_value("", json, "an object {...}");
-    return json;
+    return Json::parse(text.begin(), text.end(),
+                       [&](int depth, Json::parse_event_t event, const Json& parsed) {
+                         return watch(depth, event, parsed);
+                       });
   } catch (const Json::parse_error& error) {
     const auto end = text.begin() + static_cast<std::ptrdiff_t>(
                                         std::min(text.size(), std::max<size_t>(error.byte, 1) - 1));
@@ -144,6 +142,12 @@ Json parse_json_object(std::string_view text, const JsonOrigin& origin) {
   } catch (const Json::exception& error) {  // A number is out of range.
     origin.refuse(message("invalid JSON: ", parser_reason(error.what()), usual_cause(text)));
   }
+}
+
+Json parse_json_object(std::string_view text, const JsonOrigin& origin) {
+  Json json = parse_json(text, origin);
+  if (!json.is_object()) origin.refuse_value("", json, "an object {...}");
+  return json;
 }
 
 std::string read_string(const JsonOrigin& origin, const std::string& pointer, const Json& value) {

@@ -37,7 +37,9 @@ struct JsonOrigin {
 /// The JSON pointer of a member of what `pointer` points to.
 std::string append_to_pointer(const std::string& pointer, const std::string& key);
 
-/// The text as a JSON object. Throws the origin's code with line and column, or a JSON pointer.
+/// The text as JSON, or as a JSON object. Throws the origin's code with line and column, or a JSON
+/// pointer.
+Json parse_json(std::string_view text, const JsonOrigin& origin);
 Json parse_json_object(std::string_view text, const JsonOrigin& origin);
 
 std::string read_string(const JsonOrigin& origin, const std::string& pointer, const Json& value);

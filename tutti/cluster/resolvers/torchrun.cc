@@ -39,9 +39,31 @@ void read_local_ranks(RankEnvironment& ranks) {
   }
 }
 
+// Kubeflow's PyTorchJob sets variables for torchrun (PET_...), and in some cases those of its
+// processes, too: one process per pod that is not started by torchrun.
+void check_pytorch_job() {
+  if (!read_env("RANK") && read_env("PET_RDZV_ENDPOINT")) {
+    internal::refuse_environment(
+        kTorchrun, internal::describe_variables({"PET_RDZV_ENDPOINT", "PET_NNODES", "RANK"}),
+        "An elastic PyTorchJob gives ranks only through torchrun: start the program with torchrun "
+        "--no_python.");
+  }
+  if (read_env("LOCAL_RANK")) return;
+  for (const char* name : {"PET_NPROC_PER_NODE", "PET_N_PROC_PER_NODE"}) {
+    const std::string count = read_env(name).value_or("1");
+    const bool is_number = count.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number || count == "1") continue;
+    internal::refuse_environment(
+        kTorchrun, internal::describe_variables({name, "RANK", "WORLD_SIZE", "LOCAL_RANK"}),
+        "The PyTorchJob expects torchrun to start that many processes in each pod: start the "
+        "program with torchrun --no_python, or leave nprocPerNode out.");
+  }
+}
+
 }  // namespace
 
 RankEnvironment TorchrunClusterResolver::ranks() const {
+  check_pytorch_job();
   if (!read_env("RANK") || !read_env("WORLD_SIZE")) {
     internal::refuse_environment(kTorchrun,
                                  internal::describe_variables({"RANK", "WORLD_SIZE", "MASTER_ADDR",
