@@ -10,6 +10,7 @@ find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED)
+find_package(CURL REQUIRED)
 find_package(TuttiGrpc REQUIRED)
 
 # Use the pinned LibTorch if it was fetched.

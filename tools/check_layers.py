@@ -42,7 +42,7 @@ THIRD_PARTY_H = {room: set() if room in WITHOUT_TORCH else TORCH for room in LAY
     "train": TORCH | {"torch"},
 }
 THIRD_PARTY_CC = {room: set() if room in WITHOUT_TORCH else TORCH | {"torch"} for room in LAYERS} | {
-    "cluster": {"nlohmann"},
+    "cluster": {"curl", "nlohmann"},
     "rpc": {"grpc", "grpcpp", "nlohmann", "openssl"},
     "group": TORCH | {"nlohmann"},
     "strategy": TORCH | {"torch", "nlohmann"},

@@ -13,8 +13,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build ccache make pkgconf python3 nlohmann-json3-dev libgtest-dev
-  librapidcheck-dev zlib1g-dev libgrpc++-dev libssl-dev python3-numpy python3-crc32c python3-protobuf
-  iproute2)
+  librapidcheck-dev zlib1g-dev libgrpc++-dev libssl-dev libcurl4-openssl-dev python3-numpy python3-crc32c
+  python3-protobuf iproute2)
 [[ ${1:-} == --lint ]] && packages+=(clang clang-format clang-tidy git)
 [[ ${1:-} == --fuzz ]] && packages+=(clang libclang-rt-dev)
 [[ ${1:-} == --slurm ]] && packages+=(slurmctld slurmd slurm-client munge)
