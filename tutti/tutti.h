@@ -11,6 +11,7 @@
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/resolve_cluster.h"
+#include "tutti/cluster/resolvers/gce.h"
 #include "tutti/cluster/resolvers/kubernetes.h"
 #include "tutti/cluster/resolvers/mpi.h"
 #include "tutti/cluster/resolvers/pod_index.h"

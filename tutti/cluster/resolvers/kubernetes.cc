@@ -25,7 +25,7 @@ using internal::Pod;
 
 constexpr const char* kKubernetes = "KubernetesClusterResolver";
 constexpr const char* kMount = "/var/run/secrets/kubernetes.io/serviceaccount";
-constexpr const char* kRights =
+constexpr const char* kPodRights =
     "Let the service account of the pod list pods: a Role with resources [\"pods\"] and verbs "
     "[\"list\"], and a RoleBinding (for all namespaces: ClusterRole and ClusterRoleBinding).";
 
@@ -103,7 +103,7 @@ class KubernetesClusterResolver::Api {
         if (answer.status == 410 && !next.empty() && attempt < kAttempts) break;
         internal::PodPage page = internal::parse_pod_page(
             kKubernetes,
-            internal::body_of_ok(kKubernetes, server_ + path_, std::move(answer), kRights));
+            internal::body_of_ok(kKubernetes, server_ + path_, std::move(answer), kPodRights));
         std::move(page.pods.begin(), page.pods.end(), std::back_inserter(pods));
         if (page.next.empty()) {
           std::sort(pods.begin(), pods.end(), [](const Pod& left, const Pod& right) {
