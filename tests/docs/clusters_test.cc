@@ -2,8 +2,10 @@
 //
 // The code of docs/guide/clusters.md.
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -66,6 +68,74 @@ TEST(Clusters, OnesOwnResolver) {
   cluster->set_task_id(1);
   EXPECT_EQ(tutti::cluster_banner(*tutti::resolve_cluster(cluster), 1),
             "2 workers x 1 replica, I am worker 1 (hostB:1), from the list of hosts");
+}
+
+TEST(Clusters, OfASlurmStep) {
+  const tutti::test::ScopedEnvironment environment{{"SLURM_PROCID", "2"},
+                                                   {"SLURM_STEP_NUM_TASKS", "4"},
+                                                   {"SLURM_STEP_NODELIST", "node[01-02]"},
+                                                   {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                                                   {"CUDA_VISIBLE_DEVICES", "0,1,2,3"}};
+  // [snippet slurm]
+  auto cluster = std::make_shared<tutti::SlurmClusterResolver>(
+      tutti::SlurmClusterResolverOptions{.jobs = {{"ps", 1}, {"worker", 3}}, .port_base = 5000});
+
+  std::vector<std::string> devices;  // this task's share of its node, for the strategy
+  for (int gpu : cluster->gpus()) devices.push_back("GPU:" + std::to_string(gpu));
+  // [/snippet]
+  EXPECT_EQ(cluster->master(), "grpc://node02:5000");
+  EXPECT_EQ(devices, (std::vector<std::string>{"GPU:0", "GPU:1"}));
+}
+
+TEST(Clusters, OfPods) {
+  // [snippet kubernetes]
+  auto cluster =
+      std::make_shared<tutti::KubernetesClusterResolver>(tutti::KubernetesClusterResolverOptions{
+          .job_to_label_mapping = {{"worker", {"job-name=train"}}},
+          .num_tasks = {{"worker", 4}},
+          .wait_for_pods = std::chrono::minutes(5)});
+  // [/snippet]
+  EXPECT_EQ(cluster->source(), "Kubernetes");
+}
+
+TEST(Clusters, OfMachines) {
+  // [snippet gce]
+  auto workers = std::make_shared<tutti::GCEClusterResolver>(
+      tutti::GCEClusterResolverOptions{.project = "my-project",
+                                       .zone = "europe-west4-a",
+                                       .instance_group = "trainers",
+                                       .port = 8470});
+  // [/snippet]
+  EXPECT_EQ(workers->task_type(), "worker");
+}
+
+TEST(Clusters, Merged) {
+  auto workers = std::make_shared<tutti::SimpleClusterResolver>(
+      tutti::ClusterSpec{{"worker", {"a:1", "b:1"}}});
+  auto servers =
+      std::make_shared<tutti::SimpleClusterResolver>(tutti::ClusterSpec{{"ps", {"c:1"}}});
+  // [snippet union]
+  auto cluster = std::make_shared<tutti::UnionResolver>(
+      std::vector<std::shared_ptr<const tutti::ClusterResolver>>{workers, servers},
+      tutti::UnionResolverOptions{.task_type = "worker", .task_id = 0});
+  // [/snippet]
+  EXPECT_EQ(cluster->cluster_spec(),
+            (tutti::ClusterSpec{{"worker", {"a:1", "b:1"}}, {"ps", {"c:1"}}}));
+  EXPECT_EQ(cluster->task_id(), 0);
+}
+
+TEST(Clusters, AsPlainStructs) {
+  tutti::ClusterSpec spec{{"worker", {"hostA:4321", "hostB:4321"}}};
+  // [snippet def]
+  tutti::ServerDef server{.cluster = spec.as_cluster_def(), .job_name = "worker", .task_index = 1};
+  server.cluster_device_filters.set_device_filters("worker", 1, {"/job:ps"});
+
+  std::string text = server.to_json();
+  tutti::ServerDef same = tutti::ServerDef::from_json(text);
+  tutti::ClusterSpec cluster(same.cluster);
+  // [/snippet]
+  EXPECT_EQ(same, server);
+  EXPECT_EQ(cluster, spec);
 }
 
 }  // namespace clusters_docs_test
