@@ -129,37 +129,39 @@ TEST(GCEClusterResolver, SaysWhatIsWrongWithTheGroup) {
   const ScopedEnvironment environment;
   const HttpStandIn metadata(metadata_routes("10.0.0.1"));
   const struct {
-    json routes;
+    json list;
     ErrorCode code;
     const char* part;
   } cases[] = {
-      {{list_route(json::object())},
-       ErrorCode::kFailedPrecondition,
+      {json::object(), ErrorCode::kFailedPrecondition,
        "no machine of instance group \"trainers\" (project my-project, zone europe-west4-a)"},
-      {{{{"path", "/other"}}}, ErrorCode::kNotFound, "status 404"},
-      {{list_route({{"items", "x"}})}, ErrorCode::kDataLoss, "at \"/items\": expected a list"},
-      {{list_route({{"items", json::array({json::object()})}})},
+      {{{"items", "x"}}, ErrorCode::kDataLoss, "at \"/items\": expected a list"},
+      {{{"items", json::array({json::object()})}},
        ErrorCode::kDataLoss,
        "at \"/items/0\": the machine has no name"},
-      {{list_route(machines({"a"})), machine_route("a", json::object())},
-       ErrorCode::kDataLoss,
-       "machine \"a\" has no internal IP address"},
-      {{list_route(machines({"a"})), {{"path", kZone + "/instances/a"}, {"json", json::object()}}},
-       ErrorCode::kDataLoss,
-       "machine \"a\" has no network interface"},
-      {{list_route(machines({"a"})), machine_route("a", {{"networkIP", "10.0.0.1 x"}})},
-       ErrorCode::kDataLoss,
-       "10.0.0.1 x:8470"},
-      {{{{"path", kList}, {"text", "{"}}}, ErrorCode::kDataLoss, "invalid JSON"},
-      {{{{"path", kList}, {"hang", true}}}, ErrorCode::kDeadlineExceeded, "POST https://"},
+      {machines({"a"}), ErrorCode::kDataLoss, "machine \"a\" has no internal IP address"},
+      {machines({"b"}), ErrorCode::kDataLoss, "machine \"b\" has no network interface"},
+      {machines({"c"}), ErrorCode::kDataLoss, "10.0.0.1 x:8470"},
+      {machines({"d"}), ErrorCode::kNotFound, "instances/d?fields=networkInterfaces answered with"},
   };
+  json routes = json::array();  // one list after the other
+  for (const auto& wrong : cases) routes.push_back(list_route(wrong.list, {{"times", 1}}));
+  routes.push_back({{"path", kList}, {"text", "{"}, {"times", 1}});
+  routes.push_back({{"path", kList}, {"hang", true}});
+  routes.push_back(machine_route("a", json::object()));
+  routes.push_back({{"path", kZone + "/instances/b"}, {"json", json::object()}});
+  routes.push_back(machine_route("c", {{"networkIP", "10.0.0.1 x"}}));
+  const HttpStandIn api(routes, HttpStandIn::Scheme::kHttps);
+  GCEClusterResolverOptions options = options_for(api, metadata);
   for (const auto& wrong : cases) {
-    const HttpStandIn api(wrong.routes, HttpStandIn::Scheme::kHttps);
-    GCEClusterResolverOptions options = options_for(api, metadata);
-    if (wrong.code == ErrorCode::kDeadlineExceeded) options.timeout = 1s;
     EXPECT_TUTTI_ERROR(GCEClusterResolver(options).cluster_spec(), wrong.code,
                        "GCEClusterResolver: ", wrong.part);
   }
+  EXPECT_TUTTI_ERROR(GCEClusterResolver(options).cluster_spec(), ErrorCode::kDataLoss,
+                     "invalid JSON");
+  options.timeout = 1s;
+  EXPECT_TUTTI_ERROR(GCEClusterResolver(options).cluster_spec(), ErrorCode::kDeadlineExceeded,
+                     "GCEClusterResolver: POST https://");
 }
 
 TEST(GCEClusterResolver, NeedsTheMetadataServer) {

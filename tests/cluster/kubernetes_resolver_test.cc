@@ -156,13 +156,17 @@ TEST(KubernetesClusterResolver, RefusesPodsThatDoNotRun) {
         {"status", {{"phase", "Running"}, {"podIP", "10.0.0.2"}}}},
        "pod \"b\" is being deleted"},
   };
+  json routes = json::array();  // one answer after the other
   for (const auto& wrong : cases) {
-    InPod in(json::array({route(page({pod("a", "10.0.0.1"), wrong.other}))}));
+    routes.push_back(route(page({pod("a", "10.0.0.1"), wrong.other}), {{"times", 1}}));
+  }
+  routes.push_back(route(page({})));
+  InPod in(routes);
+  for (const auto& wrong : cases) {
     EXPECT_TUTTI_ERROR(KubernetesClusterResolver(in.options()).cluster_spec(),
                        ErrorCode::kFailedPrecondition, "KubernetesClusterResolver: ", wrong.part);
   }
-  InPod none(json::array({route(page({}))}));
-  EXPECT_TUTTI_ERROR(KubernetesClusterResolver(none.options()).cluster_spec(),
+  EXPECT_TUTTI_ERROR(KubernetesClusterResolver(in.options()).cluster_spec(),
                      ErrorCode::kFailedPrecondition,
                      "no pod of job \"worker\" matches \"job-name=train\" in namespace \"ml\"");
 }
@@ -194,6 +198,16 @@ TEST(KubernetesClusterResolver, WaitsForPods) {
   options.wait_for_pods = 600s;
   EXPECT_TUTTI_ERROR(KubernetesClusterResolver(options).cluster_spec(),
                      ErrorCode::kFailedPrecondition, "\"Failed\"");
+}
+
+TEST(KubernetesClusterResolver, KnowsItsTaskOnlyWhenAllPodsRun) {
+  InPod in(json::array({route(page({pod("b", "10.0.0.2")}), {{"times", 1}}),
+                        route(page({pod("a", "10.0.0.1"), pod("b", "10.0.0.2")}))}));
+  in.environment.set("HOSTNAME", "b");
+  auto options = in.options();
+  options.num_tasks = {{"worker", 2}};
+  options.wait_for_pods = 30s;
+  EXPECT_EQ(KubernetesClusterResolver(options).task_id(), 1);
 }
 
 TEST(KubernetesClusterResolver, DoesNotWaitForeverForTheApi) {
@@ -229,10 +243,13 @@ TEST(KubernetesClusterResolver, RefusesAnswersThatItCannotRead) {
       {{{"json", page({pod("a", "10.0.0.1/24")})}}, "pod \"a\": address"},
       {{{"size", 17 << 20}}, "larger than 16777216 bytes"},
   };
+  json routes = json::array();  // one answer after the other
   for (const auto& wrong : cases) {
-    json answer = {{"path", kPods}};
-    answer.update(wrong.more);
-    InPod in(json::array({answer}));
+    routes.push_back({{"path", kPods}, {"times", 1}});
+    routes.back().update(wrong.more);
+  }
+  InPod in(routes);
+  for (const auto& wrong : cases) {
     EXPECT_TUTTI_ERROR(KubernetesClusterResolver(in.options()).cluster_spec(), ErrorCode::kDataLoss,
                        "KubernetesClusterResolver: ", wrong.part);
   }

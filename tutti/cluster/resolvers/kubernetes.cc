@@ -15,7 +15,6 @@
 #include "tutti/cluster/internal/natural_order.h"
 #include "tutti/cluster/internal/pod_list.h"
 #include "tutti/cluster/internal/variables.h"
-#include "tutti/cluster/task_roles.h"
 
 namespace tutti {
 namespace {
@@ -186,9 +185,14 @@ KubernetesClusterResolver::KubernetesClusterResolver(KubernetesClusterResolverOp
   }
 }
 
+std::optional<std::string> KubernetesClusterResolver::own_pod_name() const {
+  const bool within = options_.executable_location == KubernetesExecutableLocation::kWithinCluster;
+  return options_.pod_name || !within ? options_.pod_name : read_env("HOSTNAME");
+}
+
 KubernetesClusterResolver::Tasks KubernetesClusterResolver::find_tasks() const {
   const bool within = options_.executable_location == KubernetesExecutableLocation::kWithinCluster;
-  const auto pod_name = options_.pod_name || !within ? options_.pod_name : read_env("HOSTNAME");
+  const auto pod_name = own_pod_name();
   Api api(options_);
   Tasks tasks;
   for (const auto& [job, selectors] : options_.job_to_label_mapping) {
@@ -233,7 +237,7 @@ KubernetesClusterResolver::Tasks KubernetesClusterResolver::find_tasks() const {
   return tasks;
 }
 
-ClusterSpec KubernetesClusterResolver::cluster_spec() const {
+KubernetesClusterResolver::Tasks KubernetesClusterResolver::wait_for_tasks() const {
   const Deadline deadline = Deadline::after(options_.wait_for_pods);
   auto pause = std::chrono::milliseconds(100);
   while (true) {
@@ -246,7 +250,7 @@ ClusterSpec KubernetesClusterResolver::cluster_spec() const {
       if (!may_pass || deadline.passed()) throw;
       tasks.problem = error.what();
     }
-    if (tasks.problem.empty()) return ClusterSpec::sparse(std::move(tasks.addresses));
+    if (tasks.problem.empty()) return tasks;
     if (tasks.is_final || deadline.passed()) {
       const bool waited = !tasks.is_final && options_.wait_for_pods.count() > 0;
       throw Error(
@@ -263,16 +267,26 @@ ClusterSpec KubernetesClusterResolver::cluster_spec() const {
   }
 }
 
-std::optional<std::string> KubernetesClusterResolver::own_task_type() const {
-  const std::vector<TaskName> mine = find_tasks().mine;
+ClusterSpec KubernetesClusterResolver::cluster_spec() const {
+  return ClusterSpec::sparse(wait_for_tasks().addresses);
+}
+
+// Waits as cluster_spec() does: the index of a pod changes while others appear.
+std::optional<TaskName> KubernetesClusterResolver::own_task() const {
+  if (!own_pod_name()) return std::nullopt;
+  const std::vector<TaskName> mine = wait_for_tasks().mine;
   if (mine.size() != 1) return std::nullopt;
-  return mine[0].job;
+  return mine[0];
+}
+
+std::optional<std::string> KubernetesClusterResolver::own_task_type() const {
+  const auto task = own_task();
+  return task ? std::optional(task->job) : std::nullopt;
 }
 
 std::optional<int> KubernetesClusterResolver::own_task_id() const {
-  const std::vector<TaskName> mine = find_tasks().mine;
-  if (mine.size() != 1) return std::nullopt;
-  return mine[0].index;
+  const auto task = own_task();
+  return task ? std::optional(task->index) : std::nullopt;
 }
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tutti/cluster/cluster_resolver.h"
+#include "tutti/cluster/task_roles.h"
 
 namespace tutti {
 
@@ -63,10 +64,11 @@ struct KubernetesClusterResolverOptions {
 /// The task of this process is that of the pod with its name. The token is read again for every
 /// request, because Kubernetes replaces it.
 ///
-/// cluster_spec() throws kFailedPrecondition if pods are missing or not running, kDeadlineExceeded
-/// if that is still so after wait_for_pods, kFailedPrecondition without the rights to list pods,
-/// kUnavailable or kDeadlineExceeded if the API does not answer, kDataLoss for an answer that
-/// cannot be read. Threads: as ClusterResolver; the environment must not change meanwhile.
+/// cluster_spec(), and the task of this process, throw kFailedPrecondition if pods are missing or
+/// not running, kDeadlineExceeded if that is still so after wait_for_pods, kFailedPrecondition
+/// without the rights to list pods, kUnavailable or kDeadlineExceeded if the API does not answer,
+/// kDataLoss for an answer that cannot be read. Threads: as ClusterResolver; the environment must
+/// not change meanwhile.
 class KubernetesClusterResolver : public ClusterResolver {
  public:
   /// Throws kInvalidArgument for options that cannot be.
@@ -84,7 +86,10 @@ class KubernetesClusterResolver : public ClusterResolver {
   class Api;
   struct Tasks;
 
+  std::optional<std::string> own_pod_name() const;
   Tasks find_tasks() const;
+  Tasks wait_for_tasks() const;
+  std::optional<TaskName> own_task() const;
 
   KubernetesClusterResolverOptions options_;
 };
