@@ -74,7 +74,7 @@ ErrorCode code_of(CURLcode result) {
 }
 
 long milliseconds_until(Deadline deadline) {
-  constexpr int64_t kLongest = 24 * 3600 * 1000;
+  constexpr int64_t kLongest = int64_t{24} * 3600 * 1000;
   if (deadline.when() == Deadline::Clock::time_point::max()) return kLongest;
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.when() -
                                                                           Deadline::Clock::now());

@@ -107,7 +107,7 @@ class GCEClusterResolver::Api {
   std::string own_address() {
     for (const char* key : {"ip", "ipv6s"}) {
       const internal::HttpAnswer answer = metadata(message("network-interfaces/0/", key));
-      const std::string ip = answer.body.substr(0, answer.body.find_first_of("/\r\n"));
+      std::string ip = answer.body.substr(0, answer.body.find_first_of("/\r\n"));
       if (answer.status == 200 && !ip.empty()) return ip;
     }
     throw Error(ErrorCode::kDataLoss,
