@@ -8,6 +8,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Type.h>
+#include <torch/nn/module.h>
 
 #include "tutti/base/error.h"
 #include "tutti/device/device_scope.h"

@@ -20,11 +20,10 @@
 #include <utility>
 #include <vector>
 
-#include <torch/nn/module.h>
-
 #include "tutti/base/function_ref.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/train/replicated_modules.h"
+#include "tutti/train/torch_names.h"
 #include "tutti/values/mirrored.h"
 #include "tutti/values/per_replica.h"
 

@@ -16,6 +16,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/Type.h>
+#include <torch/nn/module.h>
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/reduction_tree.h"

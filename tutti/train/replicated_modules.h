@@ -14,11 +14,11 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include "tutti/base/call_site.h"
 #include "tutti/base/function_ref.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/train/torch_names.h"
 #include "tutti/values/context_frame.h"
 
 namespace tutti {

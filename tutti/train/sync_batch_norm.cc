@@ -19,6 +19,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -182,8 +183,8 @@ at::Tensor normalize_together(ReplicaContext& context, Layer& layer, const at::T
 
 }  // namespace
 
-template <size_t D, class Derived>
-at::Tensor SyncBatchNormImplBase<D, Derived>::forward(const at::Tensor& input) {
+template <size_t D>
+at::Tensor SyncBatchNormImpl<D>::forward(const at::Tensor& input) {
   _check_input_dim(input);
   double factor = this->options.momentum().value_or(0.0);
   if (this->is_training() && this->num_batches_tracked.defined()) {
@@ -202,8 +203,8 @@ at::Tensor SyncBatchNormImplBase<D, Derived>::forward(const at::Tensor& input) {
       this->is_training() || !this->options.track_running_stats(), factor, this->options.eps());
 }
 
-template <size_t D, class Derived>
-void SyncBatchNormImplBase<D, Derived>::_check_input_dim(const at::Tensor& input) {
+template <size_t D>
+void SyncBatchNormImpl<D>::_check_input_dim(const at::Tensor& input) {
   const auto rank = static_cast<size_t>(input.dim());
   const bool fits =
       (rank == D + 2 || (D == 1 && rank == 2)) && input.size(1) == this->options.num_features();
@@ -217,8 +218,8 @@ void SyncBatchNormImplBase<D, Derived>::_check_input_dim(const at::Tensor& input
                       "]."));
 }
 
-template <size_t D, class Derived>
-void SyncBatchNormImplBase<D, Derived>::pretty_print(std::ostream& stream) const {
+template <size_t D>
+void SyncBatchNormImpl<D>::pretty_print(std::ostream& stream) const {
   stream << "tutti::nn::SyncBatchNorm" << D << "d(" << this->options.num_features()
          << ", eps=" << this->options.eps() << ", momentum=";
   if (this->options.momentum().has_value()) {
@@ -230,9 +231,9 @@ void SyncBatchNormImplBase<D, Derived>::pretty_print(std::ostream& stream) const
          << ", track_running_stats=" << this->options.track_running_stats() << ")";
 }
 
-template <size_t D, class Derived>
+template <size_t D>
 template <class Layer>
-void SyncBatchNormImplBase<D, Derived>::take_over(const Layer& layer) {
+void SyncBatchNormImpl<D>::take_over(const Layer& layer) {
   const at::NoGradGuard no_grad;
   this->weight = this->parameters_["weight"] = layer.weight;
   this->bias = this->parameters_["bias"] = layer.bias;
@@ -244,9 +245,9 @@ void SyncBatchNormImplBase<D, Derived>::take_over(const Layer& layer) {
   this->train(layer.is_training());
 }
 
-template class SyncBatchNormImplBase<1, SyncBatchNorm1dImpl>;
-template class SyncBatchNormImplBase<2, SyncBatchNorm2dImpl>;
-template class SyncBatchNormImplBase<3, SyncBatchNorm3dImpl>;
+template class SyncBatchNormImpl<1>;
+template class SyncBatchNormImpl<2>;
+template class SyncBatchNormImpl<3>;
 
 }  // namespace nn
 

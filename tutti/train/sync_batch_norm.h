@@ -12,7 +12,8 @@
 #include <ostream>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/modules/batchnorm.h>
+
+#include "tutti/train/torch_names.h"
 
 namespace tutti {
 namespace nn {
@@ -25,14 +26,13 @@ namespace nn {
 /// equal on all replicas. Elsewhere, and in evaluation, it is a BatchNorm. Gradients of gradients
 /// (create_graph) are kUnimplemented over several replicas. Like any module, it is for one thread
 /// at a time.
-template <size_t D, class Derived>
-class SyncBatchNormImplBase
-    : public torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions> {
+template <size_t D>
+class SyncBatchNormImpl
+    : public torch::nn::NormImplBase<D, SyncBatchNormImpl<D>, torch::nn::BatchNormOptions> {
  public:
-  using Base = torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions>;
+  using Base = torch::nn::NormImplBase<D, SyncBatchNormImpl<D>, torch::nn::BatchNormOptions>;
 
-  explicit SyncBatchNormImplBase(const torch::nn::BatchNormOptions& batch_norm)
-      : Base(batch_norm) {}
+  explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& batch_norm) : Base(batch_norm) {}
 
   /// Throws kInvalidArgument when all replicas together have a single value for each channel.
   at::Tensor forward(const at::Tensor& input);
@@ -47,26 +47,20 @@ class SyncBatchNormImplBase
   void _check_input_dim(const at::Tensor& input) override;  // NOLINT: LibTorch's name
 };
 
-// Each declares forward() itself: AnyModule::get(), and with it Sequential::at(), requires that.
-class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
+/// The module holder, as LibTorch has one for each of its modules.
+template <size_t D>
+class SyncBatchNorm : public torch::nn::ModuleHolder<SyncBatchNormImpl<D>> {
  public:
-  using SyncBatchNormImplBase::SyncBatchNormImplBase;
-  at::Tensor forward(const at::Tensor& input) { return SyncBatchNormImplBase::forward(input); }
-};
-class SyncBatchNorm2dImpl : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl> {
- public:
-  using SyncBatchNormImplBase::SyncBatchNormImplBase;
-  at::Tensor forward(const at::Tensor& input) { return SyncBatchNormImplBase::forward(input); }
-};
-class SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl> {
- public:
-  using SyncBatchNormImplBase::SyncBatchNormImplBase;
-  at::Tensor forward(const at::Tensor& input) { return SyncBatchNormImplBase::forward(input); }
+  using torch::nn::ModuleHolder<SyncBatchNormImpl<D>>::ModuleHolder;
+  using Impl = SyncBatchNormImpl<D>;
 };
 
-TORCH_MODULE(SyncBatchNorm1d);
-TORCH_MODULE(SyncBatchNorm2d);
-TORCH_MODULE(SyncBatchNorm3d);
+using SyncBatchNorm1dImpl = SyncBatchNormImpl<1>;
+using SyncBatchNorm2dImpl = SyncBatchNormImpl<2>;
+using SyncBatchNorm3dImpl = SyncBatchNormImpl<3>;
+using SyncBatchNorm1d = SyncBatchNorm<1>;
+using SyncBatchNorm2d = SyncBatchNorm<2>;
+using SyncBatchNorm3d = SyncBatchNorm<3>;
 
 }  // namespace nn
 
@@ -81,7 +75,8 @@ int convert_sync_batch_norm(torch::nn::Module& module);
 
 template <class Contained>
 int convert_sync_batch_norm(const torch::nn::ModuleHolder<Contained>& module) {
-  return convert_sync_batch_norm(static_cast<torch::nn::Module&>(*module.ptr()));
+  torch::nn::Module& each = *module.ptr();
+  return convert_sync_batch_norm(each);
 }
 
 }  // namespace tutti

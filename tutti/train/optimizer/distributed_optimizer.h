@@ -29,10 +29,7 @@
 #include "tutti/train/optimizer/optimizer_options.h"
 #include "tutti/train/optimizer/torch_rules.h"
 #include "tutti/train/replicated.h"
-
-namespace torch::optim {
-class LBFGS;
-}
+#include "tutti/train/torch_names.h"
 
 namespace tutti {
 

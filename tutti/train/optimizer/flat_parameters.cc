@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/GradMode.h>
 
 #include "tutti/device/device_scope.h"
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <c10/core/AutogradState.h>
+#include <c10/core/GradMode.h>
 
 #include "tutti/train/optimizer/flat_kernels.h"
 

@@ -4,6 +4,12 @@
 
 #include <tuple>
 
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
 namespace tutti {
 
 UpdateRule rule_of(const torch::optim::SGDOptions& options) {

@@ -7,12 +7,7 @@
 
 #include <type_traits>
 
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
-
+#include "tutti/train/torch_names.h"
 #include "tutti/update_rules/update_rule.h"
 
 namespace tutti {
