@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A cluster whose workers are all on this machine: their addresses, and the environment that tells
+// each of them its place.
+
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tutti::cli {
+
+/// Loopback addresses, "127.0.0.1:41327", with ports that are free now. Throws kUnavailable if
+/// there are not so many.
+std::vector<std::string> free_addresses(int count);
+
+/// The variables of the worker `index` of those at the addresses: TF_CONFIG, as cluster managers
+/// set it.
+std::map<std::string, std::string> worker_environment(const std::vector<std::string>& addresses,
+                                                      int index);
+
+}  // namespace tutti::cli
