@@ -4,8 +4,8 @@
 // only the line that makes the strategy differs. Each worker finds its cluster in TF_CONFIG;
 // without it the program runs alone. All workers end with the same weights, bit by bit.
 //
-// Run:  examples/start_workers.py 2 build/release/bin/11_many_workers
-// Expected last line: 2 workers; accuracy on 1000 new digits: (9[89]|100) %
+// Run:  build/release/bin/tutti run --workers 2 build/release/bin/11_many_workers
+// Expected last line: \[worker [01]\] 2 workers; accuracy on 1000 new digits: (9[89]|100) %
 
 // [snippet program]
 #include <cstdio>

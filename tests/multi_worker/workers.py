@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""workers.py equality|failures|namespaces <worker_program>: real processes, real kills, real networks.
+"""workers.py equality|failures|namespaces <worker_program> <tutti>: real processes, kills, networks.
 
 equality:   the SHA-256 of a trained model is the same for every way to host the same replicas.
 failures:   what the other workers say when one dies, throws or leaves.
 namespaces: the same over hosts in network namespaces, which share no memory; needs root.
+
+`tutti run` starts this script again for each worker, which replaces itself with its own command:
+workers.py --as-worker <commands and environments of all workers>.
 """
 import hashlib
 import json
@@ -16,52 +19,68 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples"))
-from start_workers import free_ports  # noqa: E402
-
-PROGRAM = sys.argv[2] if len(sys.argv) > 2 else ""
+PROGRAM, TUTTI = (sys.argv[2:] + ["", ""])[:2]
 
 
-def start(folder, workers, replicas, kind, extra=(), hosts=None, env=None, env_of_last=None):
+def become_worker(plans):
+    """Executes the command of this worker. A variable that is null is removed."""
+    plan = plans[json.loads(os.environ["TF_CONFIG"])["task"]["index"]]
+    environment = os.environ | plan["environment"]
+    environment = {name: value for name, value in environment.items() if value is not None}
+    os.execvpe(plan["command"][0], plan["command"], environment)
+
+
+class Job:
+    """Workers under `tutti run`, each with a command and an environment of its own."""
+
+    def __init__(self, folder, plans, timeout=120):
+        self.files = [open(os.path.join(folder, name), "w+", encoding="utf-8") for name in ("output", "errors")]
+        self.plans = plans
+        command = [TUTTI, "run", "--workers", str(len(plans)), "--keep-going", "--timeout", str(timeout),
+                   sys.executable, os.path.abspath(__file__), "--as-worker", json.dumps(plans)]
+        self.process = subprocess.Popen(command, stdout=self.files[0], stderr=self.files[1])
+
+    def lines(self, file):
+        """What each worker has printed so far."""
+        file.seek(0)
+        found = re.findall(r"^\[worker (\d+)\] (.*\n)", file.read(), re.MULTILINE)
+        return ["".join(line for worker, line in found if int(worker) == index)
+                for index in range(len(self.plans))]
+
+    def logs(self):
+        return self.lines(self.files[1])
+
+    def finish(self):
+        """The output, whether it failed, and the log of each worker."""
+        status = self.process.wait()
+        self.files[1].seek(0)
+        own = "".join(line for line in self.files[1] if line.startswith("tutti run: "))
+        if status == 124:
+            raise SystemExit(f"a worker hangs:\n{own}{''.join(self.logs())}")
+        failed = [f"tutti run: worker {index} (" in own for index in range(len(self.plans))]
+        if any(failed) != (status != 0):
+            raise SystemExit(f"tutti run returned {status}, but wrote:\n{own}")
+        outputs = [text.strip() for text in self.lines(self.files[0])]
+        return list(zip(outputs, failed, self.logs()))
+
+
+def out_of(folder, workers, replicas, kind, index):
+    return os.path.join(folder, f"{kind}-{workers}x{replicas}-{index}")
+
+
+def start(folder, workers, replicas, kind, extra=(), hosts=None, env=None, env_of_last=None, timeout=120):
     """Starts the workers; hosts are (namespace, address) pairs."""
-    if hosts:
-        addresses = [f"{address}:{4321 + i}" for i, (_, address) in enumerate(hosts)]
-    else:
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
-    processes = []
+    plans = []
     for index in range(workers):
-        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        out = os.path.join(folder, f"{kind}-{workers}x{replicas}-{index}")
-        command = [PROGRAM, out, str(replicas), kind, *extra]
+        command = [PROGRAM, out_of(folder, workers, replicas, kind, index), str(replicas), kind, *extra]
+        environment = dict(env or {}) | ((index == workers - 1 and env_of_last) or {})
         if hosts:
             command = ["ip", "netns", "exec", hosts[index][0], *command]
-        log = open(out + ".log", "w+", encoding="utf-8")
-        process = subprocess.Popen(
-            command,
-            env=os.environ | {"TF_CONFIG": json.dumps(config)} | (env or {})
-            | ((index == workers - 1 and env_of_last) or {}),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        processes.append((process, out, log))
-    return processes
-
-
-def finish(processes, timeout=120):
-    """The last line and the exit status of each worker; one that hangs is a failure."""
-    results = []
-    end = time.monotonic() + timeout
-    for process, out, log in processes:
-        try:
-            text, _ = process.communicate(timeout=max(1, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            for other, _, _ in processes:
-                other.kill()
-            raise SystemExit(f"{out}: hangs") from None
-        log.seek(0)
-        results.append((text.strip(), process.returncode, log.read()))
-    return results
+            addresses = [f"{address}:{4321 + i}" for i, (_, address) in enumerate(hosts)]
+            config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            environment["TF_CONFIG"] = json.dumps(config)
+        plans.append({"command": command, "environment": environment})
+    return Job(folder, plans, timeout)
 
 
 def digest(path):
@@ -70,28 +89,30 @@ def digest(path):
 
 
 def train(folder, workers, replicas, kind, hosts=None, env=None):
-    """The common SHA-256 of all workers."""
-    processes = start(folder, workers, replicas, kind, hosts=hosts, env=env)
-    for text, status, log in finish(processes):
-        if status != 0 or text != "ok":
+    """The common SHA-256 of all workers, and their logs."""
+    results = start(folder, workers, replicas, kind, hosts=hosts, env=env).finish()
+    for text, failed, log in results:
+        if failed or text != "ok":
             raise SystemExit(f"{kind} {workers}x{replicas}: {text}\n{log}")
-    digests = {digest(out) for _, out, _ in processes}
+    digests = {digest(out_of(folder, workers, replicas, kind, index)) for index in range(workers)}
     if len(digests) != 1:
         raise SystemExit(f"{kind} {workers}x{replicas}: the workers differ: {digests}")
-    return digests.pop()
+    return digests.pop(), [log for _, _, log in results]
 
 
 def check_equal(name, expected, found):
-    print(f"{name}: {found[:16]}", flush=True)
-    if found != expected:
-        raise SystemExit(f"{name}: {found} is not {expected}")
+    """Compares what two calls of train() return. Returns the logs of the second."""
+    print(f"{name}: {found[0][:16]}", flush=True)
+    if found[0] != expected[0]:
+        raise SystemExit(f"{name}: {found[0]} is not {expected[0]}")
+    return found[1]
 
 
 def equality(folder):
     groups = {2: [(2, 1), (1, 2)], 4: [(4, 1), (2, 2), (1, 4)], 6: [(3, 2), (2, 3)]}
     for total, ways in groups.items():
         expected = train(folder, 1, total, "mirrored")
-        print(f"mirrored x{total}: {expected[:16]}", flush=True)
+        print(f"mirrored x{total}: {expected[0][:16]}", flush=True)
         for workers, replicas in ways:
             for kind in ("host", "grpc"):
                 found = train(folder, workers, replicas, kind)
@@ -103,17 +124,16 @@ def default_threads(folder):
     """Workers that may choose divide the cores, and so have the bits of one process."""
     automatic = {"WORKER_THREADS": "0"}
     for kind in ("host", "grpc"):
-        check_equal(f"{kind} 2x1, automatic threads", train(folder, 1, 2, "mirrored", env=automatic),
-                    train(folder, 2, 1, kind, env=automatic))
-        for index in range(2):
-            log = open(os.path.join(folder, f"{kind}-2x1-{index}.log"), encoding="utf-8").read()
+        logs = check_equal(f"{kind} 2x1, automatic threads", train(folder, 1, 2, "mirrored", env=automatic),
+                           train(folder, 2, 1, kind, env=automatic))
+        for index, log in enumerate(logs):
             found = re.search(r"has (\d+) threads? per replica \(2 workers share (\d+) cores?\)", log)
             if not found or int(found[1]) != max(1, int(found[2]) // 2):
                 raise SystemExit(f"{kind}: worker {index} does not share the cores:\n{log}")
     # One that sets the number and one that does not would compute other bits.
-    processes = start(folder, 2, 1, "auto", env=automatic, env_of_last={"WORKER_THREADS": "1"})
-    for text, status, log in finish(processes):
-        if status == 0 or "threads per replica is" not in text or '"automatic"' not in text:
+    job = start(folder, 2, 1, "auto", env=automatic, env_of_last={"WORKER_THREADS": "1"})
+    for text, failed, log in job.finish():
+        if not failed or "threads per replica is" not in text or '"automatic"' not in text:
             raise SystemExit(f"automatic and given threads: {text}\n{log}")
 
 
@@ -126,14 +146,14 @@ def failures(folder):
     for kind in ("host", "grpc"):
         for end, (expected, limit) in cases.items():
             began = time.monotonic()
-            results = finish(start(folder, 3, 1, kind, extra=(end, "20")))
+            results = start(folder, 3, 1, kind, extra=(end, "20")).finish()
             took = time.monotonic() - began
             for index in (0, 2):
-                text, status, log = results[index]
+                text, failed, log = results[index]
                 parts = ["127.0.0.1:", " step 21"]
                 if end != "throw":
                     parts += ["Detected by /job:worker/task:", " during all_"]
-                if status == 0 or not text.startswith(expected) or not all(p in text for p in parts):
+                if not failed or not text.startswith(expected) or not all(p in text for p in parts):
                     raise SystemExit(f"{kind} {end}: worker {index} says {text!r}\n{log}")
                 if end == "throw" and not ("the disk is on fire" in text and "step 21" in text
                                            and "replica 1" in text):
@@ -144,20 +164,13 @@ def failures(folder):
                 raise SystemExit(f"{kind} {end}: took {took:.1f} s")
             print(f"{kind} {end}: {results[0][0][:150]}", flush=True)
     # Workers that do not fit together.
-    processes = start(folder, 2, 1, "auto")
-    processes[1][0].kill()
-    processes[1][0].communicate()
-    config = json.loads(open(f"/proc/{processes[0][0].pid}/environ", "rb").read().split(b"TF_CONFIG=")[1]
-                        .split(b"\0")[0])
-    config["task"]["index"] = 1
-    other = subprocess.run([PROGRAM, os.path.join(folder, "other"), "2", "auto"], check=False,
-                           env=os.environ | {"TF_CONFIG": json.dumps(config)},
-                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=90)
-    text, _ = processes[0][0].communicate(timeout=90)
-    for each in (other.stdout.strip(), text.strip()):
-        if not each.startswith("kFailedPrecondition") or "replicas per worker" not in each:
-            raise SystemExit(f"other replica counts: {each!r}")
-    print(f"other replica counts: {text.strip()[:150]}", flush=True)
+    plans = [{"command": [PROGRAM, os.path.join(folder, replicas), replicas, "auto"], "environment": {}}
+             for replicas in ("1", "2")]
+    results = Job(folder, plans).finish()
+    for text, failed, log in results:
+        if not failed or not text.startswith("kFailedPrecondition") or "replicas per worker" not in text:
+            raise SystemExit(f"other replica counts: {text!r}\n{log}")
+    print(f"other replica counts: {results[0][0][:150]}", flush=True)
 
 
 def run(*command):
@@ -171,29 +184,28 @@ def late_name(folder, hosts, secret):
         os.makedirs(f"/etc/netns/{name}", exist_ok=True)  # `ip netns exec` shows it as /etc/hosts
         files.append(open(f"/etc/netns/{name}/hosts", "w", encoding="utf-8"))
         print("127.0.0.1 localhost", file=files[-1], flush=True)
-    processes = []
+    plans = []
     for rank, (name, _) in enumerate(hosts):
-        out = os.path.join(folder, f"late-{rank}")
-        env = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"} | secret
-        env |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                "MASTER_ADDR": "chief.tutti.test", "MASTER_PORT": "4400"}
-        log = open(out + ".log", "w+", encoding="utf-8")
-        process = subprocess.Popen(["ip", "netns", "exec", name, PROGRAM, out, "1", "auto"], env=env,
-                                   stdout=subprocess.PIPE, stderr=log, text=True)
-        processes.append((process, out, log))
+        environment = secret | {
+            "TF_CONFIG": None, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "chief.tutti.test", "MASTER_PORT": "4400"}
+        command = ["ip", "netns", "exec", name, PROGRAM, os.path.join(folder, f"late-{rank}"), "1", "auto"]
+        plans.append({"command": command, "environment": environment})
+    job = Job(folder, plans)
     deadline = time.monotonic() + 30
-    while not all("waiting until the name of" in open(out + ".log", encoding="utf-8").read()
-                  for _, out, _ in processes):
-        if time.monotonic() > deadline or any(each.poll() is not None for each, _, _ in processes):
-            raise SystemExit(f"nobody waits for the name: {finish(processes, 5)}")
+    while not all("waiting until the name of" in log for log in job.logs()):
+        if time.monotonic() > deadline or job.process.poll() is not None:
+            job.process.terminate()
+            raise SystemExit(f"nobody waits for the name: {job.finish()}")
         time.sleep(0.1)
     for file in files:
         print(f"{hosts[0][1]} chief.tutti.test", file=file, flush=True)
-    for text, status, log in finish(processes):
-        if status != 0 or text != "ok":
+    for text, failed, log in job.finish():
+        if failed or text != "ok":
             raise SystemExit(f"late name: {text}\n{log}")
-    for _, out, _ in processes:
-        check_equal("late name", train(folder, 1, 2, "mirrored"), digest(out))
+    expected = train(folder, 1, 2, "mirrored")
+    for rank in range(2):
+        check_equal("late name", expected, (digest(os.path.join(folder, f"late-{rank}")), []))
 
 
 def namespaces(folder):
@@ -217,18 +229,18 @@ def namespaces(folder):
         secret = {"TUTTI_JOB_SECRET": "a secret of the tests"}
         check_equal("2 hosts x 1", train(folder, 1, 2, "mirrored"),
                     train(folder, 2, 1, "auto", hosts=hosts[:2], env=secret))
-        check_equal("3 hosts x 2", train(folder, 1, 6, "mirrored"),
-                    train(folder, 3, 2, "auto", hosts=hosts, env=secret))
-        def expect_ways(*ways):
-            log = open(os.path.join(folder, "auto-3x2-0.log"), encoding="utf-8").read()
-            if not all(way in log for way in ways):
-                raise SystemExit(f"worker 0 is not connected by {ways}:\n{log}")
+        def expect_ways(logs, *ways):
+            if not all(way in logs[0] for way in ways):
+                raise SystemExit(f"worker 0 is not connected by {ways}:\n{logs[0]}")
 
-        expect_ways("by grpc")
+        expected = train(folder, 1, 6, "mirrored")
+        expect_ways(check_equal("3 hosts x 2", expected,
+                                train(folder, 3, 2, "auto", hosts=hosts, env=secret)), "by grpc")
         # Workers 0 and 1 share a host, worker 2 is elsewhere.
-        check_equal("2 + 1 on 2 hosts, x 2", train(folder, 1, 6, "mirrored"),
-                    train(folder, 3, 2, "auto", hosts=[hosts[0], hosts[0], hosts[1]], env=secret))
-        expect_ways("shared memory for ranks 1", "grpc for ranks 2")
+        shared = [hosts[0], hosts[0], hosts[1]]
+        expect_ways(check_equal("2 + 1 on 2 hosts, x 2", expected,
+                                train(folder, 3, 2, "auto", hosts=shared, env=secret)),
+                    "shared memory for ranks 1", "grpc for ranks 2")
         late_name(folder, hosts[:2], secret)
         certificates = os.path.join(folder, "certificates")
         run(os.path.join(os.path.dirname(PROGRAM), "tutti-certs"), "--out", certificates,
@@ -236,8 +248,8 @@ def namespaces(folder):
         check_equal("2 hosts with certificates, no secret", train(folder, 1, 2, "mirrored"),
                     train(folder, 2, 1, "auto", hosts=hosts[:2],
                           env={"WORKER_CERTIFICATES": certificates}))
-        results = finish(start(folder, 2, 1, "auto", hosts=hosts[:2]), timeout=30)
-        if any(status == 0 or "TUTTI_JOB_SECRET" not in text for text, status, _ in results):
+        results = start(folder, 2, 1, "auto", hosts=hosts[:2], timeout=30).finish()
+        if any(not failed or "TUTTI_JOB_SECRET" not in text for text, failed, _ in results):
             raise SystemExit(f"without a secret: {results}")
         print(f"without a secret: {results[0][0][:150]}")
     finally:
@@ -248,6 +260,8 @@ def namespaces(folder):
 
 
 def main():
+    if sys.argv[1] == "--as-worker":
+        become_worker(json.loads(sys.argv[2]))
     with tempfile.TemporaryDirectory() as folder:
         {"equality": equality, "failures": failures, "namespaces": namespaces}[sys.argv[1]](folder)
     return 0
