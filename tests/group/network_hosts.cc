@@ -4,18 +4,22 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
+
+#include "cli/process.h"
 
 namespace tutti::group_tests {
 namespace {
 
 std::string hub() { return message("tutti-test-", getpid(), "-hub"); }
 
-void run(const std::string& command) { EXPECT_EQ(std::system(command.c_str()), 0) << command; }
+void run(const std::string& command) {
+  const cli::ProcessGuard guard;
+  cli::Process process({.command = {"sh", "-c", command}}, guard);
+  EXPECT_EQ(process.wait(Deadline::after(std::chrono::seconds(60))), cli::ExitStatus()) << command;
+}
 
 }  // namespace
 

@@ -5,23 +5,18 @@
 // tasks; one that died is replaced.
 
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "cli/process.h"
 #include "tests/group/network_hosts.h"
 #include "tests/group/rank_runs.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/programs.h"
-
-extern char** environ;  // NOLINT(readability-redundant-declaration)
 
 namespace tutti::group_tests {
 namespace {
@@ -153,47 +148,57 @@ const test::Program kRankProgram(kArgument, serve);
 
 // ---- in the test
 
+// Both ends of a connection within this machine.
+struct SocketPair {
+  cli::Descriptor here;
+  cli::Descriptor there;
+
+  SocketPair() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    here = cli::Descriptor(ends[0]);
+    there = cli::Descriptor(ends[1]);
+  }
+};
+
 class RankProcess {
  public:
   /// `host` is -1, or the number of one of NetworkHosts.
-  explicit RankProcess(int host) : host_(host) {
-    int ends[2] = {-1, -1};
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    socket_ = ends[0];
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], kTaskSocket);
-    std::vector<std::string> command;
-    if (host >= 0) command = {"ip", "netns", "exec", NetworkHosts::name(host)};
-    command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
-    command.emplace_back(kArgument);
-    std::vector<char*> arguments;
-    for (std::string& each : command) arguments.push_back(each.data());
-    arguments.push_back(nullptr);
-    EXPECT_EQ(posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
+  RankProcess(int host, const cli::ProcessGuard& guard)
+      : host_(host),
+        process_({.command = command(host), .descriptors = {{kTaskSocket, sockets_.there.get()}}},
+                 guard) {
+    sockets_.there.reset();
   }
   ~RankProcess() {
-    close(socket_);
-    if (must_kill_) kill(pid_, SIGKILL);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    const bool fine = must_kill_ || (WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    EXPECT_TRUE(fine || expected_death_) << "a rank process ended with status " << status;
+    sockets_.here.reset();  // It then ends.
+    if (must_kill_) process_.signal(SIGKILL);
+    const auto status =
+        process_.wait(Deadline::after(std::chrono::milliseconds(kLimitMilliseconds)));
+    EXPECT_TRUE(status.has_value()) << "a rank process does not end";
+    if (!status || must_kill_ || expected_death_) return;
+    EXPECT_TRUE(status->success()) << "a rank process " << status->to_string();
   }
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
-  int socket() const { return socket_; }
+  int socket() const { return sockets_.here.get(); }
   int host() const { return host_; }
   void kill_at_end() { must_kill_ = true; }
   void has_died() { expected_death_ = true; }
 
  private:
+  static std::vector<std::string> command(int host) {
+    std::vector<std::string> words;
+    if (host >= 0) words = {"ip", "netns", "exec", NetworkHosts::name(host)};
+    words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+    words.emplace_back(kArgument);
+    return words;
+  }
+
   const int host_;
-  pid_t pid_ = -1;
-  int socket_ = -1;
+  SocketPair sockets_;
+  cli::Process process_;
   bool must_kill_ = false;
   bool expected_death_ = false;
 };
@@ -205,7 +210,10 @@ class RankPool : public ::testing::Environment {
     if (host >= 0 && hosts_ == nullptr) hosts_ = std::make_unique<NetworkHosts>();
     const auto fits = [host](const auto& each) { return each->host() == host; };
     const auto found = std::find_if(idle_.begin(), idle_.end(), fits);
-    if (found == idle_.end()) return std::make_unique<RankProcess>(host);
+    if (found == idle_.end()) {
+      if (guard_ == nullptr) guard_ = std::make_unique<cli::ProcessGuard>();
+      return std::make_unique<RankProcess>(host, *guard_);
+    }
     std::unique_ptr<RankProcess> process = std::move(*found);
     idle_.erase(found);
     return process;
@@ -213,11 +221,13 @@ class RankPool : public ::testing::Environment {
   void give(std::unique_ptr<RankProcess> process) { idle_.push_back(std::move(process)); }
   void TearDown() override {
     idle_.clear();
+    guard_.reset();
     hosts_.reset();
   }
 
  private:
   std::unique_ptr<NetworkHosts> hosts_;
+  std::unique_ptr<cli::ProcessGuard> guard_;
   std::vector<std::unique_ptr<RankProcess>> idle_;
 };
 
