@@ -10,10 +10,6 @@
 // bench_multi_worker --sums <rank> <socket> is a rank of ours in `namespaces`,
 // bench_multi_worker --worker <rank> <address 0> <address 1> <full|smoke> <socket> a worker.
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -40,6 +36,7 @@
 #include "benchmarks/support/network.h"
 #include "benchmarks/support/process_group.h"
 #include "benchmarks/support/rank_loop.h"
+#include "cli/local_cluster.h"
 
 namespace {
 
@@ -55,7 +52,7 @@ constexpr char kSecret[] = "the secret of a benchmark";
 constexpr char kSumsPort[] = ":4321";
 constexpr char kWorkerPort[] = ":4322";
 
-using Addresses = std::array<std::string, kWorkers>;
+using Addresses = std::vector<std::string>;
 
 // ---- a rank of `namespaces`
 
@@ -249,25 +246,6 @@ std::unique_ptr<ProcessGroup> start_workers(const Addresses& addresses, bool smo
   return workers;
 }
 
-// Loopback addresses with ports that were free a moment ago.
-Addresses free_addresses() {
-  Addresses addresses;
-  std::array<int, kWorkers> sockets = {};
-  for (size_t r = 0; r < kWorkers; ++r) {
-    sockets[r] = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    Harness::check(bind(sockets[r], reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                       getsockname(sockets[r], reinterpret_cast<sockaddr*>(&address), &size) == 0,
-                   "no free port");
-    addresses[r] = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  }
-  for (const int socket : sockets) close(socket);
-  return addresses;
-}
-
 Variant of_group(std::string name, ProcessGroup& group, std::string kind, double target = 0) {
   Variant variant;
   variant.name = std::move(name);
@@ -420,7 +398,8 @@ void training(Harness& harness) {
   for (const Model& model : bench::models(harness.smoke())) {
     const std::string name = "training_" + model.name;
     if (!harness.wants(name)) continue;
-    if (workers == nullptr) workers = start_workers(free_addresses(), harness.smoke(), nullptr);
+    if (workers == nullptr)
+      workers = start_workers(tutti::cli::free_addresses(kWorkers), harness.smoke(), nullptr);
     Trainer trainer(mirrored(), model);
     open_checked(*workers, model, trainer, bench::kCheckedSteps);
     harness.compare(name, {of_group("ours", *workers, model.name),

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,10 +40,14 @@ std::string path_of(int descriptor) {
 }
 
 bool succeeds(ProcessGroup::Command command) {
-  const pid_t process = spawn(std::move(command));
-  int status = -1;
-  return process > 0 && waitpid(process, &status, 0) == process && WIFEXITED(status) &&
-         WEXITSTATUS(status) == 0;
+  const tutti::cli::ProcessGuard guard;
+  try {
+    tutti::cli::Process process({.command = std::move(command)}, guard);
+    const auto status = process.wait(tutti::Deadline::after(std::chrono::seconds(60)));
+    return status.has_value() && status->success();
+  } catch (const tutti::Error&) {
+    return false;
+  }
 }
 
 }  // namespace

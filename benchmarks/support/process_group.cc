@@ -4,10 +4,8 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,12 +18,11 @@
 #include "benchmarks/support/framing.h"
 #include "benchmarks/support/harness.h"
 
-extern char** environ;  // NOLINT(readability-redundant-declaration)
-
 namespace bench {
 namespace {
 
 constexpr int kStartMilliseconds = 60'000;
+constexpr std::chrono::seconds kEnd(60);
 
 struct ScratchFolder {
   std::string path = "/tmp/tutti_bench_XXXXXX";
@@ -55,17 +52,6 @@ bool readable(int socket) {
 
 }  // namespace
 
-pid_t spawn(ProcessGroup::Command command) {
-  std::vector<char*> arguments;
-  for (std::string& each : command) arguments.push_back(each.data());
-  arguments.push_back(nullptr);
-  pid_t process = -1;
-  if (posix_spawnp(&process, arguments[0], nullptr, nullptr, arguments.data(), environ) != 0) {
-    return -1;
-  }
-  return process;
-}
-
 const std::string& scratch_folder() {
   static const ScratchFolder folder;
   return folder.path;
@@ -87,17 +73,12 @@ std::unique_ptr<ProcessGroup> ProcessGroup::start(const std::string& name, int s
   const std::string path = scratch_folder() + "/" + std::to_string(number++);
   const int listener = listen_at(path);
   std::unique_ptr<ProcessGroup> group(new ProcessGroup(name, size));
-  for (Command command : commands) {
-    command.push_back(path);
-    group->processes_.push_back(spawn(std::move(command)));
-  }
-  const bool there = group->accept_ranks(listener) && group->exchange_until_ready();
+  const bool there = group->start_processes(commands, path) && group->accept_ranks(listener) &&
+                     group->exchange_until_ready();
   close(listener);
   if (there) return group;
   std::printf("no peer %s: its %d processes did not start\n", name.c_str(), size);
-  for (const pid_t process : group->processes_) {
-    if (process > 0) kill(process, SIGTERM);
-  }
+  for (const auto& process : group->processes_) process->signal(SIGTERM);
   return nullptr;
 }
 
@@ -107,14 +88,25 @@ ProcessGroup::~ProcessGroup() {
     send_frame(socket, "quit");
     close(socket);
   }
-  for (const pid_t process : processes_) {
-    if (process > 0) waitpid(process, nullptr, 0);
+  for (const auto& process : processes_) process->wait(tutti::Deadline::after(kEnd));
+}
+
+bool ProcessGroup::start_processes(const std::vector<Command>& commands, const std::string& path) {
+  for (Command command : commands) {
+    command.push_back(path);
+    try {
+      processes_.push_back(std::make_unique<tutti::cli::Process>(
+          tutti::cli::ProcessOptions{.command = std::move(command)}, guard_));
+    } catch (const tutti::Error&) {
+      return false;
+    }
   }
+  return true;
 }
 
 bool ProcessGroup::accept_ranks(int listener) {
   for (size_t i = 0; i < sockets_.size(); ++i) {
-    if (processes_.back() < 0 || !readable(listener)) return false;
+    if (!readable(listener)) return false;
     const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     std::string rank;
     if (!receive_frame(socket, &rank)) return false;

@@ -6,12 +6,12 @@
 
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "cli/process.h"
 
 namespace bench {
 
@@ -41,6 +41,7 @@ class ProcessGroup {
  private:
   ProcessGroup(std::string name, int size);
 
+  bool start_processes(const std::vector<Command>& commands, const std::string& path);
   bool accept_ranks(int listener);
   bool exchange_until_ready();
   void send_all(const std::string& text);
@@ -48,11 +49,9 @@ class ProcessGroup {
 
   std::string name_;
   std::vector<int> sockets_;  // of each rank
-  std::vector<pid_t> processes_;
+  const tutti::cli::ProcessGuard guard_;
+  std::vector<std::unique_ptr<tutti::cli::Process>> processes_;
 };
-
-/// Starts a program, which is searched for in the PATH; returns -1 if it cannot be started.
-pid_t spawn(ProcessGroup::Command command);
 
 /// Returns the path of the program `name` beside this program, or an empty path if it was not
 /// built: peers are built only if their packages are installed.

@@ -2,7 +2,6 @@
 
 #include "benchmarks/support/python_peer.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,37 +12,37 @@
 
 #include <torch/version.h>
 
+#include "cli/process.h"
+
 namespace bench {
 
 struct PythonPeer::Process {
-  pid_t id = -1;
+  tutti::cli::Pipe questions;
+  tutti::cli::Pipe answers;
+  const tutti::cli::ProcessGuard guard;
+  tutti::cli::Process process;
   std::FILE* to = nullptr;
   std::FILE* from = nullptr;
 
-  Process(const std::string& python, const std::string& script) {
-    std::array<int, 2> down = {};
-    std::array<int, 2> up = {};
-    Harness::check(pipe(down.data()) == 0 && pipe(up.data()) == 0, "no pipe to Python");
+  // Uses the full path, so that Python finds itself when it starts others.
+  Process(const std::string& python, const std::string& script)
+      : process({.command = {python, script},
+                 .descriptors = {{STDIN_FILENO, questions.read_end.get()},
+                                 {STDOUT_FILENO, answers.write_end.get()}}},
+                guard) {
     std::signal(SIGPIPE, SIG_IGN);
-    id = fork();
-    if (id == 0) {
-      dup2(down[0], STDIN_FILENO);
-      dup2(up[1], STDOUT_FILENO);
-      for (const int file : {down[0], down[1], up[0], up[1]}) close(file);
-      // Uses the full path, so that Python finds itself when it starts others.
-      execl(python.c_str(), python.c_str(), script.c_str(), static_cast<char*>(nullptr));
-      _exit(127);
-    }
-    close(down[0]);
-    close(up[1]);
-    to = fdopen(down[1], "w");
-    from = fdopen(up[0], "r");
+    questions.read_end.reset();
+    answers.write_end.reset();
+    to = fdopen(questions.write_end.release(), "w");
+    from = fdopen(answers.read_end.release(), "r");
   }
   ~Process() {
     std::fclose(to);
     std::fclose(from);
-    waitpid(id, nullptr, 0);
+    process.wait(tutti::Deadline::after(std::chrono::seconds(60)));
   }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
 
   std::string ask(const std::string& question) {
     if (!question.empty()) {
