@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that every source is built, has its licence line, and is not too long."""
+"""Checks that every source is built, has its licence line, is not too long and starts no process."""
 import re
 import sys
 from pathlib import Path
@@ -8,6 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LICENCE = "// SPDX-License-Identifier: Apache-2.0"
 REASON = "// Long because"
+
+# A process is started in one place, by posix_spawn. These examine what a fork does, or need one.
+STARTS_PROCESS = re.compile(r"\b(v?fork|posix_spawnp?|popen|system|exec[lv]p?e?)\(")
+MAY_START_PROCESS = {"cli/process.cc", "tests/support/main.cc", "tests/process/fork_test.cc",
+                     "tests/strategy/mirrored_strategy_test.cc"}
 
 # Folders of tests/ whose sources are built by name or by their own glob.
 OTHER_TEST_FOLDERS = {"support", "compile_fail", "compile_warn", "sanitizer", "install", "fuzz", "interop", "property",
@@ -60,6 +65,8 @@ def check_text(path: Path) -> list[str]:
     for number, line in enumerate(lines, 1):
         if line != line.rstrip():
             failures.append(f"{name}:{number}: trailing space")
+        if STARTS_PROCESS.search(line.split("//")[0]) and name.as_posix() not in MAY_START_PROCESS:
+            failures.append(f"{name}:{number}: use cli/process.h to start a process")
     limit = 300 if path.suffix == ".h" else 600
     if name.parts[0] == "tests":
         limit = 800
