@@ -74,20 +74,20 @@ class Stream {
   bool is_open() const { return pipe_.read_end.is_open(); }
   bool can_be_passed_on() const { return !sink_->is_full(); }
 
-  // False if there is nothing more at the moment.
-  bool read_some() {
+  // Returns the number of bytes, 0 if there are none at the moment.
+  ssize_t read_some() {
     std::array<char, 16 << 10> bytes = {};
     const ssize_t n = read(pipe_.read_end.get(), bytes.data(), bytes.size());
-    if (n < 0) return errno == EINTR;
-    if (n == 0) {
-      finish();
-      return false;
-    }
+    if (n == 0) finish();
+    if (n <= 0) return 0;
     add({bytes.data(), static_cast<size_t>(n)});
-    return true;
+    return n;
   }
-  void read_all() {
-    while (is_open() && read_some()) {
+  // At most a full pipe: what the program has started may write without end.
+  void read_what_is_there() {
+    ssize_t n = 1;
+    for (ssize_t left = fcntl(pipe_.read_end.get(), F_GETPIPE_SZ); n > 0 && left > 0; left -= n) {
+      n = is_open() ? read_some() : 0;
     }
   }
   void finish() {
@@ -251,8 +251,8 @@ class Job {
 
   void on_end(size_t i) {
     Member& member = *members_[i];
-    member.output.read_all();  // What it has written comes before what is said about it.
-    member.errors.read_all();
+    member.output.read_what_is_there();  // What it has written comes before what is said about it.
+    member.errors.read_what_is_there();
     const ExitStatus status = *member.process->wait(Deadline::forever());
     result_.programs[i] = status;
     member.has_ended = true;
@@ -277,7 +277,7 @@ class Job {
     for (const auto& member : members_) {
       for (Stream* stream : {&member->output, &member->errors}) {
         if (!stream->is_open()) continue;
-        stream->read_all();
+        stream->read_what_is_there();
         if (stream->is_open()) stream->finish();
       }
     }

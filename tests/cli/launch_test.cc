@@ -150,6 +150,11 @@ TEST(Launch, LeavesNothingBehindThatItsProgramsHaveStarted) {
   EXPECT_TRUE(eventually([&] { return !is_running(child); }));
 }
 
+TEST(Launch, EndsThoughALeftoverWritesWithoutEnd) {
+  const Outcome outcome = run({program("a", "yes & exit 0"), program("b", "yes >&2 & exit 0")});
+  EXPECT_EQ(outcome.result.exit_status(), 0);
+}
+
 TEST(Launch, EndsThoseAlreadyStartedWhenOneCannotBe) {
   Pipe pipe;
   LaunchedProgram holder = program("a", "exec sleep 1000");
