@@ -162,7 +162,7 @@ class GradientReducerContract : public testing::TestWithParam<Case> {
   at::ScalarType dtype_ = at::kFloat;
 };
 
-TEST_P(GradientReducerContract, chunks_cover_the_buckets_in_order) {
+TEST_P(GradientReducerContract, ChunksCoverTheBucketsInOrder) {
   make(2, {1, 0, 40'000, 16'384, 16'385});
   size_t bucket = 0;
   int64_t at = 0;
@@ -185,7 +185,7 @@ TEST_P(GradientReducerContract, chunks_cover_the_buckets_in_order) {
   EXPECT_EQ(bucket, num_buckets());
 }
 
-TEST_P(GradientReducerContract, sums_are_those_of_the_tree_in_any_order_of_calls) {
+TEST_P(GradientReducerContract, SumsAreThoseOfTheTreeInAnyOrderOfCalls) {
   for (size_t replicas = 1; replicas <= 5; ++replicas) {
     make(replicas, {1, 100, 20'000, 0, 16'384, 7});
     for (uint64_t seed = 1; seed <= 6; ++seed) {
@@ -199,7 +199,7 @@ TEST_P(GradientReducerContract, sums_are_those_of_the_tree_in_any_order_of_calls
   }
 }
 
-TEST_P(GradientReducerContract, sums_every_floating_point_dtype) {
+TEST_P(GradientReducerContract, SumsEveryFloatingPointDtype) {
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
     for (const size_t replicas : {1, 3, 4}) {
       make(replicas, {33, 20'000}, dtype);
@@ -208,7 +208,7 @@ TEST_P(GradientReducerContract, sums_every_floating_point_dtype) {
   }
 }
 
-TEST_P(GradientReducerContract, forgets_a_step_that_was_not_finished) {
+TEST_P(GradientReducerContract, ForgetsAStepThatWasNotFinished) {
   for (size_t replicas = 1; replicas <= 5; ++replicas) {
     make(replicas, {1, 100, 40'000, 16'384, 7});
     for (uint64_t seed = 1; seed <= 10; ++seed) {
@@ -227,21 +227,21 @@ TEST_P(GradientReducerContract, forgets_a_step_that_was_not_finished) {
   }
 }
 
-TEST_P(GradientReducerContract, resets_what_has_not_begun) {
+TEST_P(GradientReducerContract, ResetsWhatHasNotBegun) {
   make(3, {5, 20'000});
   reducer_->reset();
   reducer_->reset();
   run({.seed = 1});
 }
 
-TEST_P(GradientReducerContract, accepts_buckets_without_elements) {
+TEST_P(GradientReducerContract, AcceptsBucketsWithoutElements) {
   make(3, {0, 0});
   EXPECT_TRUE(reducer_->chunks().empty());
   run({.seed = 1});
   run({.seed = 2});
 }
 
-TEST_P(GradientReducerContract, accepts_no_buckets) {
+TEST_P(GradientReducerContract, AcceptsNoBuckets) {
   make(4, {});
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     on_all(true, {[&](size_t r) {
@@ -253,7 +253,7 @@ TEST_P(GradientReducerContract, accepts_no_buckets) {
   }
 }
 
-TEST_P(GradientReducerContract, sums_many_small_buckets) {
+TEST_P(GradientReducerContract, SumsManySmallBuckets) {
   make(4, std::vector<int64_t>(200, 16));
   for (uint64_t seed = 1; seed <= 5; ++seed) run({.seed = seed, .places = seed % 2 == 0});
 }

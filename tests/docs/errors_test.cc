@@ -39,7 +39,7 @@ TEST(Errors, HaveACode) {
             "set_logical_cpu_devices(100) before creating the first strategy.");
 }
 
-TEST(Errors, OfTheUserKeepTheirType) {
+TEST(Errors, KeepTheirTypeIfTheyAreTheUsers) {
   tutti::MirroredStrategy strategy(kDevices);
   int caught = -1;
   // [snippet own_type]
@@ -61,7 +61,7 @@ TEST(Errors, OfTheUserKeepTheirType) {
   EXPECT_EQ(strategy.run([] { return 1; })[1], 1);
 }
 
-TEST(Errors, OfAPeerAreACancellation) {
+TEST(Errors, ReachOtherReplicasAsACancellation) {
   tutti::MirroredStrategy strategy(kDevices);
   std::string text;
   try {
@@ -83,7 +83,7 @@ TEST(Errors, OfAPeerAreACancellation) {
   EXPECT_EQ(text, "MirroredStrategy::run: released because replica 1 failed: bad row 17");
 }
 
-TEST(Errors, OfReplicasThatDisagreeNameBothCalls) {
+TEST(Errors, NameBothCallsOfReplicasThatDisagree) {
   tutti::MirroredStrategy strategy(kDevices);
   EXPECT_TUTTI_ERROR(strategy.run([] {
     tutti::ReplicaContext* replica = tutti::get_replica_context();
@@ -98,7 +98,7 @@ TEST(Errors, OfReplicasThatDisagreeNameBothCalls) {
                      "and shapes (all_gather accepts different sizes along its axis).");
 }
 
-TEST(Errors, OfAMissingCallSayWhereEveryReplicaIs) {
+TEST(Errors, SayWhereEveryReplicaIsWhenACallIsMissing) {
   tutti::MirroredStrategy strategy(kDevices);
   EXPECT_TUTTI_ERROR(
       strategy.run([] {
@@ -113,7 +113,7 @@ TEST(Errors, OfAMissingCallSayWhereEveryReplicaIs) {
       "variables, in the same order.");
 }
 
-TEST(Errors, OfTheWrongContextSayWhatToCall) {
+TEST(Errors, SayWhatToCallInTheWrongContext) {
   tutti::MirroredStrategy strategy(kDevices);
   EXPECT_TUTTI_ERROR(
       strategy.run([&] { strategy.run([] {}); }), ErrorCode::kFailedPrecondition,
@@ -127,7 +127,7 @@ TEST(Errors, OfTheWrongContextSayWhatToCall) {
                      "it first.");
 }
 
-TEST(Errors, OfArgumentsShowTheValue) {
+TEST(Errors, ShowTheValueOfAWrongArgument) {
   tutti::MirroredStrategy strategy(kDevices);
   EXPECT_TUTTI_ERROR(
       tutti::MirroredStrategy({"CPU:0", "CPU:0"}), ErrorCode::kInvalidArgument,
@@ -148,7 +148,7 @@ TEST(Errors, OfArgumentsShowTheValue) {
       "tls_certificate_file, tls_key_file.");
 }
 
-TEST(Errors, OfADeadlineSayWhoIsMissing) {
+TEST(Errors, SayWhoIsMissingAtADeadline) {
   tutti::MirroredStrategy strategy(kDevices,
                                    {.runner = {.meeting_timeout = std::chrono::milliseconds(50)}});
   std::atomic<bool> failed{false};

@@ -54,26 +54,26 @@ std::string train_mirrored(int replicas, bool with_norm = false) {
   return result;
 }
 
-TEST(Equality, OfTwoReplicas) {
+TEST(Equality, HoldsForTwoReplicas) {
   const std::string expected = train_mirrored(2);
   EXPECT_TRUE(train_in_cluster(2, 1) == expected);
   EXPECT_TRUE(train_in_cluster(1, 2) == expected);
 }
 
-TEST(Equality, OfFourReplicas) {
+TEST(Equality, HoldsForFourReplicas) {
   const std::string expected = train_mirrored(4);
   EXPECT_TRUE(train_in_cluster(4, 1) == expected);
   EXPECT_TRUE(train_in_cluster(2, 2) == expected);
   EXPECT_TRUE(train_in_cluster(1, 4) == expected);
 }
 
-TEST(Equality, OfSixReplicas) {
+TEST(Equality, HoldsForSixReplicas) {
   const std::string expected = train_mirrored(6);
   EXPECT_TRUE(train_in_cluster(3, 2) == expected);
   EXPECT_TRUE(train_in_cluster(2, 3) == expected);
 }
 
-TEST(Equality, OfBuffers) {
+TEST(Equality, HoldsForBuffers) {
   const std::string expected = train_mirrored(6, true);
   EXPECT_TRUE(train_in_cluster(3, 2, true) == expected);
   EXPECT_TRUE(train_in_cluster(2, 3, true) == expected);
@@ -118,14 +118,14 @@ std::string train_two_by_two(const testing::TrainingOptions& options) {
   return result;
 }
 
-TEST(Equality, OfTwoRunsWithDataSplitByRows) {
+TEST(Equality, HoldsForTwoRunsWithDataSplitByRows) {
   testing::TrainingOptions options;
   options.policy = data::AutoShardPolicy::kData;
   const std::string first = train_two_by_two(options);
   EXPECT_TRUE(train_two_by_two(options) == first);
 }
 
-TEST(Equality, OfTwoRunsWithDataSplitByFiles) {
+TEST(Equality, HoldsForTwoRunsWithDataSplitByFiles) {
   const test::TempFolder folder;
   testing::TrainingOptions options;
   options.policy = data::AutoShardPolicy::kFile;
@@ -139,7 +139,7 @@ TEST(Equality, OfTwoRunsWithDataSplitByFiles) {
   EXPECT_TRUE(train_two_by_two(options) == first);
 }
 
-TEST(Equality, OverGrpc) {
+TEST(Equality, HoldsOverGrpc) {
   EXPECT_TRUE(train_in_cluster(2, 1, false, CommunicationImplementation::kGrpc) ==
               train_mirrored(2));
   EXPECT_TRUE(train_in_cluster(2, 3, true, CommunicationImplementation::kGrpc) ==

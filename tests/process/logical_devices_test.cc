@@ -32,7 +32,7 @@ TEST(ProcessDevices, TheFirstStrategyDecidesHowManyCpusThereAre) {
   EXPECT_NO_THROW(MirroredStrategy({"CPU:1"}));
 }
 
-TEST(ProcessDevices, WhatIsSetBeforeTheFirstStrategyHolds) {
+TEST(ProcessDevices, KeepsWhatIsSetBeforeTheFirstStrategy) {
   set_logical_cpu_devices(2);
   EXPECT_EQ(list_logical_devices("CPU").size(), 2u);
   EXPECT_TUTTI_ERROR(OneDeviceStrategy("CPU:2"), ErrorCode::kNotFound,

@@ -174,7 +174,7 @@ TEST(StrategyFlags, BothFormsAreRead) {
   EXPECT_EQ(parse({}), StrategyConfig{});
 }
 
-TEST(StrategyFlags, OfWorkersAreTimeoutsAndCertificates) {
+TEST(StrategyFlags, SetTimeoutsAndCertificatesOfWorkers) {
   const StrategyConfig expected{.strategy = "multi_worker_mirrored",
                                 .join_timeout = 60,
                                 .communication_timeout = 20,

@@ -89,7 +89,7 @@ TEST_P(AggregatingVariable, HasOneCopyOnItsDevice) {
             "}");
 }
 
-TEST_P(AggregatingVariable, InAReplicaAWriteNeedsAnAggregation) {
+TEST_P(AggregatingVariable, NeedsAnAggregationForAWriteInAReplica) {
   const Variable v = on_write(strategy_, before_, kNone);
   strategy_.run([&] {
     const std::string text = "you must specify an aggregation method to update variable 'w'";
@@ -102,7 +102,7 @@ TEST_P(AggregatingVariable, InAReplicaAWriteNeedsAnAggregation) {
   EXPECT_TRUE(copies_are(v, before_));
 }
 
-TEST_P(AggregatingVariable, InAReplicaValuesAreCombinedAndWrittenOnce) {
+TEST_P(AggregatingVariable, CombinesTheValuesOfReplicasAndWritesOnce) {
   for (const int64_t elements : {5, 70'000}) {
     before_ = random_tensor({elements}, at::kFloat, 1);
     for (const VariableAggregation aggregation : {kSum, kMean, kOnlyFirstReplica}) {
@@ -122,7 +122,7 @@ TEST_P(AggregatingVariable, InAReplicaValuesAreCombinedAndWrittenOnce) {
   }
 }
 
-TEST_P(AggregatingVariable, InAReplicaTheSameValueHasAMeanButNoSum) {
+TEST_P(AggregatingVariable, TakesTheMeanButNotTheSumOfTheSameValue) {
   const at::Tensor shared = part(0);
   const Variable mean = on_write(strategy_, before_, kMean);
   const Variable sum = on_write(strategy_, before_, kSum);

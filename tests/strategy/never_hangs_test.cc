@@ -123,7 +123,7 @@ TEST_P(NeverHangs, DifferentKinds) {
        "replica 2 called merge_call of "});
 }
 
-TEST_P(NeverHangs, InPlaceAndNot) {
+TEST_P(NeverHangs, RefusesToReduceInPlaceOnOneReplicaOnly) {
   expect_failure(
       [] {
         at::Tensor mine = at::ones({2});

@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(All, Matrix,
 
 // ---- on write, in a replica ------------------------------------------------------
 
-TEST_P(Matrix, OnWriteInAReplicaWithoutAggregationOnlyTheLocalCopyChanges) {
+TEST_P(Matrix, ReplicaWriteWithoutAggregationChangesOnlyTheLocalComponent) {
   const Variable v = on_write(strategy_, before_, kNone);
   strategy_.run([&] {
     if (my_id() == 0) return;
@@ -92,7 +92,7 @@ TEST_P(Matrix, OnWriteInAReplicaWithoutAggregationOnlyTheLocalCopyChanges) {
       copies_are(v, [&](int i) { return i == 0 ? before_ : applied(op(), before_, part(i)); }));
 }
 
-TEST_P(Matrix, OnWriteInAReplicaTensorsAreReducedAndAppliedEverywhere) {
+TEST_P(Matrix, ReplicaWriteReducesTensorsAndAppliesThemEverywhere) {
   // With few elements one replica reduces for all; with many they share the work.
   for (const int64_t elements : {1, 5, 300, 70'000}) {
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf}) {
@@ -108,14 +108,14 @@ TEST_P(Matrix, OnWriteInAReplicaTensorsAreReducedAndAppliedEverywhere) {
   }
 }
 
-TEST_P(Matrix, OnWriteInAReplicaIntegersAreSummed) {
+TEST_P(Matrix, ReplicaWriteSumsIntegers) {
   before_ = random_tensor({400}, at::kLong, 1);
   const Variable v = on_write(strategy_, before_, kSum);
   strategy_.run([&] { write(v, op(), part(my_id())); });
   EXPECT_TRUE(copies_are(v, applied(op(), before_, tree_reduced(ReduceOp::kSum, parts()))));
 }
 
-TEST_P(Matrix, OnWriteInAReplicaOnlyTheFirstReplicasValueCounts) {
+TEST_P(Matrix, ReplicaWriteTakesTheValueOfTheFirstReplica) {
   for (const int64_t elements : {1, 70'000}) {
     for (const auto dtype : {at::kFloat, at::kLong}) {
       before_ = random_tensor({elements}, dtype, 1);
@@ -127,7 +127,7 @@ TEST_P(Matrix, OnWriteInAReplicaOnlyTheFirstReplicasValueCounts) {
   }
 }
 
-TEST_P(Matrix, OnWriteInAReplicaAPerReplicaValueMeansItsComponent) {
+TEST_P(Matrix, ReplicaWriteOfAPerReplicaValueTakesItsComponent) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_write(strategy_, before_, aggregation);
     const PerReplica<at::Tensor> value = per_replica();
@@ -140,7 +140,7 @@ TEST_P(Matrix, OnWriteInAReplicaAPerReplicaValueMeansItsComponent) {
   }
 }
 
-TEST_P(Matrix, OnWriteInAReplicaDifferentNumbersAreReduced) {
+TEST_P(Matrix, ReplicaWriteReducesDifferentNumbers) {
   const Variable sum = on_write(strategy_, before_, kSum);
   const Variable mean = on_write(strategy_, before_, kMean);
   const Variable first = on_write(strategy_, before_, kOnlyFirstReplica);
@@ -155,14 +155,14 @@ TEST_P(Matrix, OnWriteInAReplicaDifferentNumbersAreReduced) {
   EXPECT_TRUE(copies_are(first, applied(op(), before_, scalar(7.F))));
 }
 
-TEST_P(Matrix, OnWriteInAReplicaTheSameNumberHasNoSum) {
+TEST_P(Matrix, ReplicaWriteRefusesToSumTheSameNumber) {
   const Variable v = on_write(strategy_, before_, kSum);
   EXPECT_TUTTI_ERROR(strategy_.run([&] { write(v, op(), 2.0); }), kInvalid, "non-distributed value",
                      "kSum over " + std::to_string(n()), "'w'");
   EXPECT_TRUE(copies_are(v, before_));
 }
 
-TEST_P(Matrix, OnWriteInAReplicaTheSameTensorHasNoSum) {
+TEST_P(Matrix, ReplicaWriteRefusesToSumTheSameTensor) {
   for (const int64_t elements : {1, 5, 70'000}) {
     before_ = random_tensor({elements}, at::kFloat, 1);
     const Variable v = on_write(strategy_, before_, kSum);
@@ -173,7 +173,7 @@ TEST_P(Matrix, OnWriteInAReplicaTheSameTensorHasNoSum) {
   }
 }
 
-TEST_P(Matrix, OnWriteInAReplicaZeroIsItsOwnSum) {
+TEST_P(Matrix, ReplicaWriteTakesZeroAsItsOwnSum) {
   const Variable v = on_write(strategy_, before_, kSum);
   strategy_.run([&] { write(v, op(), 0); });
   EXPECT_TRUE(copies_are(v, applied(op(), before_, scalar(0.F))));
@@ -185,7 +185,7 @@ TEST_P(Matrix, OnWriteInAReplicaZeroIsItsOwnSum) {
   EXPECT_TUTTI_ERROR(strategy_.run([&] { write(v, op(), zeros); }), kInvalid, "kSum");
 }
 
-TEST_P(Matrix, OnWriteInAReplicaTheSameValueIsItsOwnMeanBitByBit) {
+TEST_P(Matrix, ReplicaWriteKeepsTheBitsOfTheSameValueAsItsMean) {
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     before_ = random_tensor({5}, dtype, 1);
     const Variable v = on_write(strategy_, before_, kMean);
@@ -201,7 +201,7 @@ TEST_P(Matrix, OnWriteInAReplicaTheSameValueIsItsOwnMeanBitByBit) {
   }
 }
 
-TEST_P(Matrix, OnWriteInAReplicaOneViewIsNotAnotherOfTheSameMemory) {
+TEST_P(Matrix, ReplicaWriteTellsViewsOfTheSameMemoryApart) {
   const at::Tensor shared = random_tensor({3, 3}, at::kFloat, 5);
   before_ = random_tensor({3, 3}, at::kFloat, 1);
   const auto mine = [&](int i) { return i == 0 ? shared : shared.t(); };
@@ -215,7 +215,7 @@ TEST_P(Matrix, OnWriteInAReplicaOneViewIsNotAnotherOfTheSameMemory) {
   }
 }
 
-TEST_P(Matrix, OnWriteInAReplicaAMirroredValueHasAMeanButNoSum) {
+TEST_P(Matrix, ReplicaWriteOfAMirroredValueHasAMeanButNoSum) {
   const at::Tensor value = part(0);
   std::vector<at::Tensor> equal;
   for (int i = 0; i < n(); ++i) equal.push_back(value.clone());
@@ -235,7 +235,7 @@ TEST_P(Matrix, OnWriteInAReplicaAMirroredValueHasAMeanButNoSum) {
   EXPECT_TRUE(copies_are(v, before_));
 }
 
-TEST_P(Matrix, OnWriteInAReplicaCopiesThatSynchroniseOnReadAreContributions) {
+TEST_P(Matrix, ReplicaWriteCombinesComponentsThatSynchroniseOnRead) {
   const Variable metric = on_read(strategy_, before_, kSum);
   strategy_.run([&] { metric.assign(part(my_id())); });
   const Variable v = on_write(strategy_, before_, kSum);
@@ -243,7 +243,7 @@ TEST_P(Matrix, OnWriteInAReplicaCopiesThatSynchroniseOnReadAreContributions) {
   EXPECT_TRUE(copies_are(v, applied(op(), before_, tree_reduced(ReduceOp::kSum, parts()))));
 }
 
-TEST_P(Matrix, OnWriteInAReplicaNothingIsReturnedWhenNotAskedFor) {
+TEST_P(Matrix, ReplicaWriteReturnsNothingUnlessAsked) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_write(strategy_, before_, aggregation);
     strategy_.run(
@@ -254,7 +254,7 @@ TEST_P(Matrix, OnWriteInAReplicaNothingIsReturnedWhenNotAskedFor) {
 
 // ---- on write, elsewhere -----------------------------------------------------------
 
-TEST_P(Matrix, OnWriteOutsideEveryCopyGetsTheSameUpdate) {
+TEST_P(Matrix, WriteOutsideUpdatesEveryComponentAlike) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_write(strategy_, before_, aggregation);
     EXPECT_TRUE(bit_equal(write(v, op(), part(0)), applied(op(), before_, part(0))));
@@ -271,7 +271,7 @@ TEST_P(Matrix, OnWriteOutsideEveryCopyGetsTheSameUpdate) {
   }
 }
 
-TEST_P(Matrix, OnWriteOutsideAPerReplicaValueGivesEachCopyItsComponent) {
+TEST_P(Matrix, WriteOutsideOfAPerReplicaValueGivesEachReplicaItsOwn) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_write(strategy_, before_, aggregation);
     write(v, op(), per_replica());
@@ -279,7 +279,7 @@ TEST_P(Matrix, OnWriteOutsideAPerReplicaValueGivesEachCopyItsComponent) {
   }
 }
 
-TEST_P(Matrix, OnWriteOutsideAnotherVariableIsAssigned) {
+TEST_P(Matrix, WriteOutsideAssignsAnotherVariable) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_write(strategy_, before_, aggregation);
     write(v, op(), on_write(strategy_, part(0), kSum));
@@ -296,7 +296,7 @@ TEST_P(Matrix, OnWriteOutsideAnotherVariableIsAssigned) {
   EXPECT_TRUE(copies_are(v, applied(op(), before_, tree_reduced(ReduceOp::kMean, parts()))));
 }
 
-TEST_P(Matrix, OnWriteOutsideCopiesMayChangePlaces) {
+TEST_P(Matrix, WriteOutsideMayExchangeComponents) {
   const Variable v = on_write(strategy_, before_, kNone);
   v.assign(per_replica());
   std::vector<at::Tensor> rotated;
@@ -307,7 +307,7 @@ TEST_P(Matrix, OnWriteOutsideCopiesMayChangePlaces) {
   EXPECT_TRUE(copies_are(v, [&](int i) { return applied(op(), part(i), part((i + 1) % n())); }));
 }
 
-TEST_P(Matrix, OnWriteInAnUpdateOnlyThatCopyChanges) {
+TEST_P(Matrix, WriteInAnUpdateChangesOnlyThatComponent) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_write(strategy_, before_, aggregation);
     strategy_.extended().update(
@@ -323,7 +323,7 @@ TEST_P(Matrix, OnWriteInAnUpdateOnlyThatCopyChanges) {
   }
 }
 
-TEST_P(Matrix, OnWriteAReadIsOfTheOwnCopyElseOfThatOnTheCurrentDevice) {
+TEST_P(Matrix, ReadTakesTheOwnComponentElseThatOnTheCurrentDevice) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_write(strategy_, before_, aggregation);
     v.assign(per_replica());
@@ -352,7 +352,7 @@ TEST_P(Matrix, OnWriteAReadIsOfTheOwnCopyElseOfThatOnTheCurrentDevice) {
 
 // ---- on read -------------------------------------------------------------------------
 
-TEST_P(Matrix, OnReadInAReplicaOnlyTheLocalCopyChanges) {
+TEST_P(Matrix, SyncOnReadInAReplicaChangesOnlyTheLocalComponent) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_read(strategy_, before_, aggregation);
     const at::Tensor shared = part(0);
@@ -372,7 +372,7 @@ TEST_P(Matrix, OnReadInAReplicaOnlyTheLocalCopyChanges) {
   }
 }
 
-TEST_P(Matrix, OnReadOutsideCopiesAreCombined) {
+TEST_P(Matrix, SyncOnReadOutsideCombinesComponents) {
   for (const int64_t elements : {5, 70'000}) {
     for (const auto dtype : {at::kFloat, at::kDouble}) {
       before_ = random_tensor({elements}, dtype, 1);
@@ -398,7 +398,7 @@ TEST_P(Matrix, OnReadOutsideCopiesAreCombined) {
   }
 }
 
-TEST_P(Matrix, OnReadWithoutAggregationHasNoValueOutside) {
+TEST_P(Matrix, SyncOnReadWithoutAggregationHasNoValueOutside) {
   const Variable v = on_read(strategy_, before_, kNone);
   const auto check = [&] {
     EXPECT_TUTTI_ERROR(v.value(), kInvalid, "Variable::value", "'m'", "kNone");
@@ -416,7 +416,7 @@ TEST_P(Matrix, OnReadWithoutAggregationHasNoValueOutside) {
   EXPECT_TRUE(copies_are(v, applied(op(), between, part(1))));
 }
 
-TEST_P(Matrix, OnReadOutsideASumIsSharedOut) {
+TEST_P(Matrix, SyncOnReadOutsideDividesASumAmongComponents) {
   const Variable v = on_read(strategy_, before_, kSum);
   if (op() != Op::kAssign) {
     const std::string name = op() == Op::kAdd ? "assign_add" : "assign_sub";
@@ -442,7 +442,7 @@ TEST_P(Matrix, OnReadOutsideASumIsSharedOut) {
   EXPECT_TRUE(copies_are(integers, at::full({2}, 9 / n(), at::kLong)));
 }
 
-TEST_P(Matrix, OnReadOutsideOtherAggregationsWriteEveryCopy) {
+TEST_P(Matrix, SyncOnReadOutsideWritesEveryComponentUnlessItIsASum) {
   for (const VariableAggregation aggregation : {kMean, kOnlyFirstReplica}) {
     const Variable v = on_read(strategy_, before_, aggregation);
     strategy_.run([&] { v.assign(part(my_id())); });
@@ -458,7 +458,7 @@ TEST_P(Matrix, OnReadOutsideOtherAggregationsWriteEveryCopy) {
   }
 }
 
-TEST_P(Matrix, OnReadInAnUpdateOnlyThatCopyChanges) {
+TEST_P(Matrix, SyncOnReadInAnUpdateChangesOnlyThatComponent) {
   for (const VariableAggregation aggregation : kAllAggregations) {
     const Variable v = on_read(strategy_, before_, aggregation);
     strategy_.extended().update(

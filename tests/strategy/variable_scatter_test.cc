@@ -146,7 +146,7 @@ TEST_P(VariableScatter, OtherDtypesAndShapes) {
   }
 }
 
-TEST_P(VariableScatter, InAReplicaWithoutAggregationOnlyTheLocalCopyChanges) {
+TEST_P(VariableScatter, ChangesOnlyTheLocalComponentWithoutAggregation) {
   for (const std::string op : kOps) {
     const Variable v = on_write(strategy_, before_, kNone);
     strategy_.run([&] {
@@ -158,7 +158,7 @@ TEST_P(VariableScatter, InAReplicaWithoutAggregationOnlyTheLocalCopyChanges) {
   }
 }
 
-TEST_P(VariableScatter, InAReplicaTheSlicesOfAllAreAppliedInReplicaOrder) {
+TEST_P(VariableScatter, AppliesTheSlicesOfAllReplicasInTheirOrder) {
   for (size_t i = 0; i < kCombinable; ++i) {
     const std::string op = kOps[i];
     const Variable sum = on_write(strategy_, before_, kSum);
@@ -173,7 +173,7 @@ TEST_P(VariableScatter, InAReplicaTheSlicesOfAllAreAppliedInReplicaOrder) {
   }
 }
 
-TEST_P(VariableScatter, InAReplicaOnlyTheFirstReplicasSlicesCount) {
+TEST_P(VariableScatter, TakesOnlyTheSlicesOfTheFirstReplica) {
   for (const std::string op : kOps) {
     const Variable v = on_write(strategy_, before_, kOnlyFirstReplica);
     strategy_.run([&] { scatter(v, op, rows_of(my_id()).slices()); });
@@ -181,7 +181,7 @@ TEST_P(VariableScatter, InAReplicaOnlyTheFirstReplicasSlicesCount) {
   }
 }
 
-TEST_P(VariableScatter, InAnUpdateOnlyThatCopyChanges) {
+TEST_P(VariableScatter, ChangesOnlyTheComponentOfAnUpdate) {
   for (const std::string op : kOps) {
     const Variable v = on_write(strategy_, before_, kOnlyFirstReplica);
     strategy_.extended().update(v, [&](const Variable& mine) {

@@ -77,7 +77,7 @@ void compare_with_plain(int replicas, Options options, double tolerance) {
   });
 }
 
-TEST(DistributedOptimizer, gives_the_parameters_of_one_device) {
+TEST(DistributedOptimizer, GivesTheParametersOfOneDevice) {
   for (const int replicas : {1, 2, 3, 4}) {
     compare_with_plain<torch::optim::SGD>(replicas, torch::optim::SGDOptions(0.1).momentum(0.9),
                                           1e-12);

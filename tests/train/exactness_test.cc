@@ -195,7 +195,7 @@ class Exactness : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Exactness, sgd) {
+TEST_P(Exactness, SgdEqualsOneDevice) {
   expect_exact<torch::optim::SGD>(SGDOptions(0.1), 1e-12);
   expect_exact<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.01).nesterov(true),
                                   1e-12);
@@ -203,21 +203,23 @@ TEST_P(Exactness, sgd) {
 }
 
 // Where a gradient is near zero, g / sqrt(g * g) amplifies its last bits.
-TEST_P(Exactness, adaptive_optimizers) {
+TEST_P(Exactness, AdaptiveOptimizersEqualOneDevice) {
   expect_exact<torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.01).amsgrad(true), 1e-11);
   expect_exact<torch::optim::AdamW>(AdamWOptions(0.01), 1e-11);
   expect_exact<torch::optim::Adagrad>(AdagradOptions(0.01).lr_decay(0.1), 1e-11);
   expect_exact<torch::optim::RMSprop>(RMSpropOptions(0.01).centered(true).momentum(0.5), 1e-11);
 }
 
-TEST_P(Exactness, without_fused_update) {
+TEST_P(Exactness, HoldsWithoutTheFusedUpdate) {
   expect_exact<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9), 1e-12, {.fused = false});
   expect_exact<torch::optim::Adam>(AdamOptions(0.01), 1e-11, {.fused = false});
 }
 
-TEST_P(Exactness, optimizer_of_the_user) { expect_exact<SoftSign>(SoftSignOptions(0.1), 1e-12); }
+TEST_P(Exactness, HoldsForAnOptimizerOfTheUser) {
+  expect_exact<SoftSign>(SoftSignOptions(0.1), 1e-12);
+}
 
-TEST_P(Exactness, gradients_after_a_step_of_several_batches_are_those_of_one_device) {
+TEST_P(Exactness, GradientsAfterAStepOfSeveralBatchesAreThoseOfOneDevice) {
   for (const bool fused : {true, false}) {
     for (const Accumulate accumulate : {Accumulate::kOption, Accumulate::kNoSync}) {
       const int batches = accumulate == Accumulate::kOption ? 3 : 1;
@@ -235,7 +237,7 @@ TEST_P(Exactness, gradients_after_a_step_of_several_batches_are_those_of_one_dev
   }
 }
 
-TEST_P(Exactness, clipped_gradients_are_those_of_one_device) {
+TEST_P(Exactness, ClippedGradientsAreThoseOfOneDevice) {
   for (const bool fused : {true, false}) {
     Twin<TwoLayersImpl, torch::optim::SGD, SGDOptions> twin(
         GetParam().make(), SGDOptions(0.1).momentum(0.9),
@@ -263,7 +265,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, Exactness,
                          [](const auto& each) { return name_of(each.param); });
 
 // The loss is computed before zero_grad(), as minimize() does with its argument.
-TEST(ExactnessOfMinimize, averages_over_all_batches_since_the_last_update) {
+TEST(ExactnessOfMinimize, AveragesOverAllBatchesSinceTheLastUpdate) {
   for (const bool by_minimize : {true, false}) {
     Twin<TwoLayersImpl, torch::optim::SGD, SGDOptions> twin(MirroredStrategy(cpus(2)),
                                                             SGDOptions(0.1), {.accumulate = 3});
@@ -289,7 +291,7 @@ TEST(ExactnessOfMinimize, averages_over_all_batches_since_the_last_update) {
   }
 }
 
-TEST(ExactnessOfValues, average_loss_of_the_optimizer_is_the_average_of_its_batch) {
+TEST(ExactnessOfValues, AverageLossOfTheOptimizerIsTheAverageOfItsBatch) {
   Twin<TwoLayersImpl, torch::optim::SGD, SGDOptions> twin(MirroredStrategy(cpus(3)),
                                                           SGDOptions(0.1), {.accumulate = 3});
   for (uint64_t b = 0; b < 3; ++b) {
@@ -306,7 +308,7 @@ TEST(ExactnessOfValues, average_loss_of_the_optimizer_is_the_average_of_its_batc
   }
 }
 
-TEST(ExactnessOfValues, regularization_counts_once) {
+TEST(ExactnessOfValues, RegularizationCountsOnce) {
   for (const int replicas : {1, 3}) {
     Twin<TwoLayersImpl, torch::optim::SGD, SGDOptions> twin(MirroredStrategy(cpus(replicas)),
                                                             SGDOptions(0.1));
@@ -325,7 +327,7 @@ TEST(ExactnessOfValues, regularization_counts_once) {
 }
 
 // Every size of data, batch and strategy: no step hangs, no row is lost.
-TEST(ExactnessOfDatasets, any_number_of_rows_replicas_and_batches) {
+TEST(ExactnessOfDatasets, HoldsForAnyNumberOfRowsReplicasAndBatches) {
   for (int replicas = 1; replicas <= 5; ++replicas) {
     Twin<TwoLayersImpl, torch::optim::SGD, SGDOptions> twin(MirroredStrategy(cpus(replicas)),
                                                             SGDOptions(0.02).momentum(0.5));
@@ -392,7 +394,7 @@ std::string train_with_dropout(int replicas, int concurrent, bool central,
   return bytes;
 }
 
-TEST(Determinism, threads_do_not_decide_the_bits) {
+TEST(Determinism, ThreadsDoNotDecideTheBits) {
   const std::vector<DistributedOptimizerOptions> all_options = {
       {},
       {.bytes_per_bucket = 256},
@@ -416,7 +418,7 @@ TEST(Determinism, threads_do_not_decide_the_bits) {
   }
 }
 
-TEST(Determinism, a_difference_is_seen) {
+TEST(Determinism, DetectsADifference) {
   EXPECT_FALSE(train_with_dropout(2, 2, false, {}) ==
                train_with_dropout(2, 2, false, {.communication_dtype = at::kBFloat16}));
 }

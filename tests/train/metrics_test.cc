@@ -337,7 +337,7 @@ TEST_P(Metrics, TakeNoPartInGradients) {
   EXPECT_EQ(average.result(), 5.0);
 }
 
-TEST_P(Metrics, InAnotherStrategyAreAnError) {
+TEST_P(Metrics, RefuseToBeUsedInAnotherStrategy) {
   const metrics::Mean metric(strategy_, "mean");
   const MirroredStrategy other(test::cpus(2));
   EXPECT_TUTTI_ERROR(other.run([&] { metric.update(1.0); }), kPrecondition,
@@ -349,7 +349,7 @@ TEST_P(Metrics, InAnotherStrategyAreAnError) {
   EXPECT_EQ(metric.result(), 0);
 }
 
-TEST(MetricRules, OfNoStrategyOrOneDeviceWork) {
+TEST(MetricRules, WorkWithoutAStrategyAndOnOneDevice) {
   const metrics::Mean plain("mean");
   plain.update(tensor({1.0, 2.0}));
   plain.update(tensor({6.0}));
@@ -363,7 +363,7 @@ TEST(MetricRules, OfNoStrategyOrOneDeviceWork) {
   EXPECT_TUTTI_ERROR(two.run([&] { plain.update(1.0); }), kPrecondition, "outside of a scope");
 }
 
-TEST(MetricRules, WhatDoesNotCountMayBeAnything) {
+TEST(MetricRules, IgnoreTheValuesOfRowsThatDoNotCount) {
   const double nan = std::nan("");
   const metrics::Mean mean("mean");
   mean.update(tensor({1.0, nan, std::numeric_limits<double>::infinity()}), tensor({2, 0, 0}));

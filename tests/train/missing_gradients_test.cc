@@ -51,7 +51,7 @@ struct BranchyImpl : torch::nn::Module {
   torch::nn::Linear first{nullptr}, left{nullptr}, right{nullptr}, never{nullptr};
 };
 
-TEST_P(MissingGradients, branches_that_differ_by_replica_and_step) {
+TEST_P(MissingGradients, MayDifferByReplicaAndStep) {
   for (const bool fused : {true, false}) {
     for (const int64_t bucket : {64, 1 << 20}) {
       const LogCapture log;
@@ -84,7 +84,7 @@ TEST_P(MissingGradients, branches_that_differ_by_replica_and_step) {
   }
 }
 
-TEST_P(MissingGradients, gradients_that_are_given_or_dropped_after_synchronize) {
+TEST_P(MissingGradients, MayBeGivenOrDroppedAfterSynchronize) {
   for (const bool fused : {true, false}) {
     Twin<BranchyImpl, SGD, SGDOptions> twin(strategy(), SGDOptions(0.1).momentum(0.9),
                                             {.fused = fused});
@@ -127,7 +127,7 @@ struct RareTableImpl : torch::nn::Module {
 };
 
 // Adagrad counts the updates of a table in its learning rate.
-TEST_P(MissingGradients, sparse_tables_that_nobody_uses_in_a_step) {
+TEST_P(MissingGradients, LeaveASparseTableThatNobodyUsesInAStepAlone) {
   for (const bool fused : {true, false}) {
     Twin<RareTableImpl, torch::optim::Adagrad, torch::optim::AdagradOptions> twin(
         strategy(), torch::optim::AdagradOptions(0.1).lr_decay(0.5), {.fused = fused});

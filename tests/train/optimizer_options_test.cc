@@ -65,7 +65,7 @@ std::vector<Strategy> strategies() {
 
 // ---- groups and schedulers ---------------------------------------------------------------------
 
-TEST(OptimizerGroups, have_options_of_their_own_and_leave_the_rest_alone) {
+TEST(OptimizerGroups, HaveOptionsOfTheirOwnAndLeaveTheRestAlone) {
   for (const int64_t bucket : {64, 1 << 20}) {
     for (const bool fused : {true, false}) {
       const Strategy strategy = mirrored(3);
@@ -105,7 +105,7 @@ TEST(OptimizerGroups, have_options_of_their_own_and_leave_the_rest_alone) {
   }
 }
 
-TEST(OptimizerGroups, refuse_wrong_names) {
+TEST(OptimizerGroups, RefuseWrongNames) {
   auto model = replicate<TwoLayersImpl>(mirrored(2));
   const SGDOptions options(0.1);
   EXPECT_TUTTI_ERROR(DistributedOptimizer<SGD>(model, SgdGroups{{{"third.weight"}, options}}),
@@ -119,7 +119,7 @@ TEST(OptimizerGroups, refuse_wrong_names) {
   EXPECT_TUTTI_ERROR(DistributedOptimizer<SGD>(model, SgdGroups{}), kInvalid, "empty");
 }
 
-TEST(OptimizerOptions, are_checked) {
+TEST(OptimizerOptions, AreChecked) {
   auto model = replicate<TwoLayersImpl>(mirrored(2));
   const auto make = [&](const DistributedOptimizerOptions& options) {
     DistributedOptimizer<SGD> optimizer(model, SGDOptions(0.1), options);
@@ -132,7 +132,7 @@ TEST(OptimizerOptions, are_checked) {
   EXPECT_TUTTI_ERROR(make({.bytes_per_bucket = 0}), kInvalid, "bytes_per_bucket is 0");
 }
 
-TEST(OptimizerSchedulers, change_the_learning_rate) {
+TEST(OptimizerSchedulers, ChangeTheLearningRate) {
   for (const Strategy& strategy : strategies()) {
     SgdTwin twin(strategy, SGDOptions(0.4).momentum(0.9));
     torch::optim::StepLR schedule(twin.optimizer, 2, 0.5);
@@ -149,7 +149,7 @@ TEST(OptimizerSchedulers, change_the_learning_rate) {
 }
 
 // Changed options may need state that was not needed before.
-TEST(OptimizerSchedulers, may_begin_with_momentum_later) {
+TEST(OptimizerSchedulers, MayBeginWithMomentumLater) {
   for (const Strategy& strategy : strategies()) {
     SgdTwin twin(strategy, SGDOptions(0.1));
     for (uint64_t step = 0; step < 6; ++step) {
@@ -169,7 +169,7 @@ TEST(OptimizerSchedulers, may_begin_with_momentum_later) {
 // ---- dtypes ------------------------------------------------------------------------------------
 
 // A master copy in float32, and parameters that are its rounded values.
-TEST(OptimizerDtypes, parameters_of_16_bits_are_rounded_from_float32) {
+TEST(OptimizerDtypes, ParametersOf16BitsAreRoundedFromFloat32) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     for (const Strategy& strategy : strategies()) {
       if (dtype == at::kHalf) continue;  // LibTorch 1.13 has no linear layer of float16 on CPUs
@@ -215,7 +215,7 @@ struct ScaleImpl : torch::nn::Module {
   at::Tensor weight, bias;
 };
 
-TEST(OptimizerDtypes, small_updates_of_float16_add_up_in_the_master_copy) {
+TEST(OptimizerDtypes, SmallUpdatesOfFloat16AddUpInTheMasterCopy) {
   for (const Strategy& strategy : strategies()) {
     const int n = strategy.num_replicas_in_sync();
     auto model = replicate<ScaleImpl>(strategy);
@@ -241,7 +241,7 @@ TEST(OptimizerDtypes, small_updates_of_float16_add_up_in_the_master_copy) {
   }
 }
 
-TEST(OptimizerDtypes, what_a_program_writes_into_parameters_of_16_bits_counts) {
+TEST(OptimizerDtypes, KeepWhatAProgramWritesIntoParametersOf16Bits) {
   const Strategy strategy = mirrored(2);
   auto model = replicate<ScaleImpl>(strategy);
   model.to(at::kBFloat16);
@@ -259,7 +259,7 @@ TEST(OptimizerDtypes, what_a_program_writes_into_parameters_of_16_bits_counts) {
   EXPECT_TRUE(near(model.primary().weight, at::full({40}, 3.0), 1e-2));
 }
 
-TEST(OptimizerDtypes, gradients_may_travel_in_16_bits) {
+TEST(OptimizerDtypes, GradientsMayTravelIn16Bits) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     for (const bool fused : {true, false}) {
       for (const Strategy& strategy : strategies()) {
@@ -301,7 +301,7 @@ struct MixedImpl : torch::nn::Module {
   std::vector<at::Tensor> weights;
 };
 
-TEST(OptimizerDtypes, may_differ_between_parameters) {
+TEST(OptimizerDtypes, MayDifferBetweenParameters) {
   for (const Strategy& strategy : strategies()) {
     for (const bool convert : {false, true}) {
       DistributedOptimizerOptions options{.clip_norm = 0.5, .bytes_per_bucket = 64};
@@ -336,7 +336,7 @@ TEST(OptimizerDtypes, may_differ_between_parameters) {
 
 // ---- clipping and numbers that are not finite --------------------------------------------------
 
-TEST(OptimizerClipping, is_by_the_norm_of_all_parameters) {
+TEST(OptimizerClipping, IsByTheNormOfAllParameters) {
   for (const Strategy& strategy : strategies()) {
     for (const bool fused : {true, false}) {
       for (const double most : {0.05, 1e6}) {
@@ -368,7 +368,7 @@ TEST(OptimizerClipping, is_by_the_norm_of_all_parameters) {
   }
 }
 
-TEST(OptimizerClipping, holds_in_the_step_after_another_dtype) {
+TEST(OptimizerClipping, HoldsInTheStepAfterAnotherDtype) {
   SgdTwin twin(mirrored(2), SGDOptions(0.1), {.clip_norm = 0.05}, at::kFloat);
   twin.distributed_step(make_batch(2, 0, at::kFloat));
   twin.model.to(at::kDouble);
@@ -396,7 +396,7 @@ class NonFiniteGradients : public testing::TestWithParam<bool> {
   }
 };
 
-TEST_P(NonFiniteGradients, stop_all_replicas_at_the_same_step) {
+TEST_P(NonFiniteGradients, StopAllReplicasAtTheSameStep) {
   for (const double number : {std::nan(""), std::numeric_limits<double>::infinity()}) {
     SgdTwin twin(strategy(), SGDOptions(0.1).momentum(0.9), {.non_finite = NonFinite::kStop});
     twin.step(0);
@@ -411,7 +411,7 @@ TEST_P(NonFiniteGradients, stop_all_replicas_at_the_same_step) {
   }
 }
 
-TEST_P(NonFiniteGradients, may_be_caught_inside_the_replicas) {
+TEST_P(NonFiniteGradients, MayBeCaughtInsideTheReplicas) {
   for (const int accumulate : {1, 2}) {
     SgdTwin twin(strategy(), SGDOptions(0.1).momentum(0.9),
                  {.accumulate = accumulate, .non_finite = NonFinite::kStop});
@@ -438,7 +438,7 @@ TEST_P(NonFiniteGradients, may_be_caught_inside_the_replicas) {
   }
 }
 
-TEST_P(NonFiniteGradients, skip_the_step_on_all_replicas) {
+TEST_P(NonFiniteGradients, SkipTheStepOnAllReplicas) {
   for (const double number : {std::nan(""), std::numeric_limits<double>::infinity()}) {
     SgdTwin twin(strategy(), SGDOptions(0.1).momentum(0.9), {.non_finite = NonFinite::kSkip});
     for (uint64_t step = 0; step < 4; ++step) {
@@ -455,7 +455,7 @@ TEST_P(NonFiniteGradients, skip_the_step_on_all_replicas) {
   }
 }
 
-TEST_P(NonFiniteGradients, are_used_as_they_are_unless_asked) {
+TEST_P(NonFiniteGradients, AreUsedAsTheyAreUnlessAsked) {
   SgdTwin twin(strategy(), SGDOptions(0.1));
   std::vector<StepResult> results(4);
   bad_step(twin, std::nan(""), results);
@@ -471,7 +471,7 @@ INSTANTIATE_TEST_SUITE_P(Reducers, NonFiniteGradients, testing::Bool(), [](const
 
 void flip_a_bit(at::Tensor& parameter) { *static_cast<uint8_t*>(parameter.data_ptr()) ^= 1; }
 
-TEST(OptimizerCheck, finds_a_bit_in_the_same_step) {
+TEST(OptimizerCheck, FindsABitInTheSameStep) {
   for (const char* name : {"first.weight", "second.bias"}) {
     SgdTwin twin(mirrored(3), SGDOptions(0.1), {.check_every = 1});
     for (uint64_t step = 0; step < 3; ++step) twin.step(step);
@@ -487,7 +487,7 @@ TEST(OptimizerCheck, finds_a_bit_in_the_same_step) {
 }
 
 // Parameters that the optimizer does not write stay different until they are detected.
-TEST(OptimizerCheck, finds_a_bit_within_the_steps_it_promises) {
+TEST(OptimizerCheck, FindsABitWithinTheStepsItPromises) {
   const int every = 7;
   for (const char* name : {"first.weight", "first.bias", "second.weight", "second.bias"}) {
     const Strategy strategy = mirrored(3);
@@ -513,7 +513,7 @@ TEST(OptimizerCheck, finds_a_bit_within_the_steps_it_promises) {
   }
 }
 
-TEST(OptimizerCheck, a_parameter_that_is_trained_is_found_or_equal_again) {
+TEST(OptimizerCheck, FindsATrainedParameterUnlessItIsEqualAgain) {
   SgdTwin twin(mirrored(3), SGDOptions(0.1), {.check_every = 5});
   twin.step(0);
   at::Tensor bad = twin.model.parameter("first.weight")[2];
@@ -528,7 +528,7 @@ TEST(OptimizerCheck, a_parameter_that_is_trained_is_found_or_equal_again) {
   }
 }
 
-TEST(OptimizerCheck, finds_nothing_where_nothing_is) {
+TEST(OptimizerCheck, FindsNothingInEqualReplicas) {
   struct OneImpl : torch::nn::Module {
     OneImpl() { weight = register_parameter("weight", torch::ones({1})); }
     at::Tensor weight;
@@ -557,7 +557,7 @@ struct LargeImpl : torch::nn::Module {
   at::Tensor table, small;
 };
 
-TEST(OptimizerSizes, large_parameters) {
+TEST(OptimizerSizes, LargeParametersEqualOneDevice) {
   for (const Strategy& strategy : strategies()) {
     const int n = strategy.num_replicas_in_sync();
     for (const bool fused : {true, false}) {
@@ -596,7 +596,7 @@ std::set<const void*> storages(const Replicated<LargeImpl>& model) {
   return all;
 }
 
-TEST(OptimizerMemory, central_storage_has_one_copy_of_parameters_and_state) {
+TEST(OptimizerMemory, CentralStorageHasOneCopyOfParametersAndState) {
   constexpr size_t kElements = 600 * 700 + 700;
   constexpr size_t kPadding = 2 * 64 * sizeof(float);
   for (const int replicas : {1, 2, 4}) {
@@ -637,7 +637,7 @@ const auto& state_of(const States& states, const at::Tensor& parameter) {
   }
 }
 
-TEST(OptimizerMemory, states_are_those_of_the_plain_optimizer) {
+TEST(OptimizerMemory, StatesAreThoseOfThePlainOptimizer) {
   const Strategy strategy = mirrored(2);
   torch::manual_seed(3);
   auto model = replicate<torch::nn::LinearImpl>(strategy, 5, 3);

@@ -60,7 +60,7 @@ using SgdTwin = Twin<TwoLayersImpl, SGD, SGDOptions>;
 
 // ---- what is an error --------------------------------------------------------------------------
 
-TEST_P(OptimizerRulesOfUse, second_backward_is_an_error_that_says_so) {
+TEST_P(OptimizerRulesOfUse, ReportsASecondBackward) {
   SgdTwin twin(strategy(), kSgd);
   twin.step(0);
   const Batch x = make_batch(n(), 0);  // rows on every replica
@@ -75,7 +75,7 @@ TEST_P(OptimizerRulesOfUse, second_backward_is_an_error_that_says_so) {
   twin.expect_equal(kExact);
 }
 
-TEST_P(OptimizerRulesOfUse, missing_zero_grad_is_an_error) {
+TEST_P(OptimizerRulesOfUse, ReportsAMissingZeroGrad) {
   for (const bool no_sync : {false, true}) {
     SgdTwin twin(strategy(), kSgd);
     twin.step(0);
@@ -91,7 +91,7 @@ TEST_P(OptimizerRulesOfUse, missing_zero_grad_is_an_error) {
   }
 }
 
-TEST_P(OptimizerRulesOfUse, missing_zero_grad_is_an_error_after_changed_gradients_too) {
+TEST_P(OptimizerRulesOfUse, ReportsAMissingZeroGradAfterChangedGradientsToo) {
   SgdTwin twin(strategy(), kSgd);
   const Batch x = make_batch(n(), 0);
   EXPECT_TUTTI_ERROR(twin.strategy.run([&] {
@@ -105,7 +105,7 @@ TEST_P(OptimizerRulesOfUse, missing_zero_grad_is_an_error_after_changed_gradient
                      kPrecondition, "Call zero_grad() before backward");
 }
 
-TEST_P(OptimizerRulesOfUse, two_steps_after_one_backward_are_an_error_or_as_in_libtorch) {
+TEST_P(OptimizerRulesOfUse, ReportsTwoStepsAfterOneBackwardOrDoesAsLibTorch) {
   SgdTwin twin(strategy(), kSgd);
   twin.step(0);
   try {
@@ -118,7 +118,7 @@ TEST_P(OptimizerRulesOfUse, two_steps_after_one_backward_are_an_error_or_as_in_l
   twin.expect_equal(kExact);
 }
 
-TEST_P(OptimizerRulesOfUse, step_on_some_replicas_is_an_error) {
+TEST_P(OptimizerRulesOfUse, ReportsAStepOnSomeReplicasOnly) {
   if (n() == 1) return;
   SgdTwin twin(strategy(), kSgd);
   const Batch x = make_batch(n(), 0);
@@ -132,7 +132,7 @@ TEST_P(OptimizerRulesOfUse, step_on_some_replicas_is_an_error) {
   twin.expect_equal(kExact);
 }
 
-TEST(OptimizerRulesOfUse, belongs_into_run_of_its_strategy) {
+TEST(OptimizerRulesOfUse, BelongsInRunOfItsStrategy) {
   const Strategy strategy = MirroredStrategy(cpus(2));
   auto model = replicate<TwoLayersImpl>(strategy);
   DistributedOptimizer<SGD> optimizer(model, kSgd);
@@ -147,7 +147,7 @@ TEST(OptimizerRulesOfUse, belongs_into_run_of_its_strategy) {
                      kPrecondition, "outside of run()");
 }
 
-TEST(OptimizerRulesOfUse, needs_parameters_and_warns_if_none_can_be_trained) {
+TEST(OptimizerRulesOfUse, NeedsParametersAndWarnsIfNoneCanBeTrained) {
   struct EmptyImpl : torch::nn::Module {};
   const MirroredStrategy strategy(cpus(2));
   auto empty = replicate<EmptyImpl>(strategy);
@@ -165,7 +165,7 @@ TEST(OptimizerRulesOfUse, needs_parameters_and_warns_if_none_can_be_trained) {
   EXPECT_EQ(log.count("requires_grad() is false for all 2 parameters"), 1) << log.text();
 }
 
-TEST(OptimizerRulesOfUse, refuses_learning_rates_that_replicas_changed_inside_run) {
+TEST(OptimizerRulesOfUse, RefusesLearningRatesThatReplicasChangedInsideRun) {
   const MirroredStrategy strategy(cpus(2), {.runner = {.concurrent_replicas = 1}});
   auto model = replicate<torch::nn::LinearImpl>(strategy, torch::nn::LinearOptions(3, 2));
   DistributedOptimizer<SGD> optimizer(model, SGDOptions(0.5));
@@ -184,7 +184,7 @@ TEST(OptimizerRulesOfUse, refuses_learning_rates_that_replicas_changed_inside_ru
                      "options may change between runs only");
 }
 
-TEST(OptimizerRulesOfUse, refuses_a_loss_that_was_averaged_by_the_replica) {
+TEST(OptimizerRulesOfUse, RefusesALossThatWasAveragedByTheReplica) {
   for (const bool accumulate : {false, true}) {
     SgdTwin twin(MirroredStrategy(cpus(2)), kSgd, {.accumulate = accumulate ? 2 : 1});
     const Batch x = make_batch(2, 0);
@@ -203,7 +203,7 @@ TEST(OptimizerRulesOfUse, refuses_a_loss_that_was_averaged_by_the_replica) {
 
 enum class Clear { kInPlace, kToNone, kOptimizer };
 
-TEST_P(OptimizerRulesOfUse, accepts_zero_grad_of_libtorch) {
+TEST_P(OptimizerRulesOfUse, AcceptsZeroGradOfLibTorch) {
   for (const bool convert : {false, true}) {
     for (const Clear clear : {Clear::kInPlace, Clear::kToNone, Clear::kOptimizer}) {
       DistributedOptimizerOptions options;
@@ -256,7 +256,7 @@ struct SharedWeightImpl : torch::nn::Module {
   at::Tensor weight, bias, frozen;
 };
 
-TEST_P(OptimizerRulesOfUse, weights_that_are_used_several_times_and_frozen_ones) {
+TEST_P(OptimizerRulesOfUse, AcceptsWeightsUsedSeveralTimesAndFrozenOnes) {
   for (const bool convert : {false, true}) {
     for (const bool to_none : {false, true}) {
       DistributedOptimizerOptions options;
@@ -277,7 +277,7 @@ TEST_P(OptimizerRulesOfUse, weights_that_are_used_several_times_and_frozen_ones)
   }
 }
 
-TEST_P(OptimizerRulesOfUse, weights_that_are_registered_twice) {
+TEST_P(OptimizerRulesOfUse, AcceptsWeightsRegisteredTwice) {
   const Strategy on = strategy();
   torch::manual_seed(1);
   auto model = replicate<TiedImpl>(on);
@@ -301,7 +301,7 @@ TEST_P(OptimizerRulesOfUse, weights_that_are_registered_twice) {
   });
 }
 
-TEST_P(OptimizerRulesOfUse, backward_that_creates_a_graph) {
+TEST_P(OptimizerRulesOfUse, AcceptsABackwardThatCreatesAGraph) {
   SgdTwin twin(strategy(), kSgd);
   for (uint64_t step = 0; step < 4; ++step) {
     const Batch x = make_batch(n(), step);
@@ -315,7 +315,7 @@ TEST_P(OptimizerRulesOfUse, backward_that_creates_a_graph) {
   }
 }
 
-TEST_P(OptimizerRulesOfUse, parameters_that_are_loaded_between_steps) {
+TEST_P(OptimizerRulesOfUse, AcceptsParametersLoadedBetweenSteps) {
   Twin<TwoLayersImpl, Adam, AdamOptions> twin(strategy(), AdamOptions(0.01));
   std::stringstream file;
   {
@@ -340,7 +340,7 @@ TEST_P(OptimizerRulesOfUse, parameters_that_are_loaded_between_steps) {
 }
 
 // torch::optim keeps its momentum in float32 and cannot continue, so the options need no state.
-TEST_P(OptimizerRulesOfUse, another_dtype_in_the_middle_of_training) {
+TEST_P(OptimizerRulesOfUse, AcceptsAnotherDtypeInTheMiddleOfTraining) {
   SgdTwin twin(strategy(), SGDOptions(0.1), {}, at::kFloat);
   for (uint64_t step = 0; step < 3; ++step) twin.step(step);
   twin.expect_equal(1e-5);
@@ -357,7 +357,7 @@ TEST_P(OptimizerRulesOfUse, another_dtype_in_the_middle_of_training) {
 }
 
 // As above, but the momentum continues too.
-TEST_P(OptimizerRulesOfUse, another_dtype_keeps_the_state_of_the_optimizer) {
+TEST_P(OptimizerRulesOfUse, KeepsTheStateWhenTheDtypeChanges) {
   SgdTwin twin(strategy(), kSgd, {}, at::kFloat);
   SgdTwin other(strategy(), kSgd, {}, at::kFloat);
   for (uint64_t step = 0; step < 6; ++step) {
@@ -378,7 +378,7 @@ TEST_P(OptimizerRulesOfUse, another_dtype_keeps_the_state_of_the_optimizer) {
   });
 }
 
-TEST_P(OptimizerRulesOfUse, parameter_that_is_frozen_later) {
+TEST_P(OptimizerRulesOfUse, AcceptsAParameterFrozenLater) {
   SgdTwin twin(strategy(), SGDOptions(0.1));
   twin.step(0);
   const auto freeze = [](TwoLayersImpl& net) { net.first->weight.set_requires_grad(false); };
@@ -395,7 +395,7 @@ TEST_P(OptimizerRulesOfUse, parameter_that_is_frozen_later) {
 
 // ---- missing gradients -------------------------------------------------------------------------
 
-TEST_P(OptimizerRulesOfUse, replica_without_backward) {
+TEST_P(OptimizerRulesOfUse, AcceptsAReplicaWithoutBackward) {
   SgdTwin twin(strategy(), kSgd);
   for (uint64_t step = 0; step < 6; ++step) {
     const Batch x = make_batch(n(), step);
@@ -423,7 +423,7 @@ struct EmptyParameterImpl : torch::nn::Module {
   at::Tensor weight, empty, scale;
 };
 
-TEST_P(OptimizerRulesOfUse, parameters_without_elements_or_dimensions) {
+TEST_P(OptimizerRulesOfUse, AcceptsParametersWithoutElementsOrDimensions) {
   for (const int64_t bucket : {1, 1 << 20}) {
     Twin<EmptyParameterImpl, SGD, SGDOptions> twin(strategy(), kSgd, {.bytes_per_bucket = bucket});
     for (uint64_t step = 0; step < 3; ++step) twin.step(step);
@@ -431,7 +431,7 @@ TEST_P(OptimizerRulesOfUse, parameters_without_elements_or_dimensions) {
   }
 }
 
-TEST_P(OptimizerRulesOfUse, model_without_trainable_parameters) {
+TEST_P(OptimizerRulesOfUse, AcceptsAModelWithoutTrainableParameters) {
   const Strategy on = strategy();
   auto model = replicate<TwoLayersImpl>(on);
   model.for_each([](TwoLayersImpl& copy) {
@@ -519,7 +519,7 @@ void train_with_failures(const Strategy& strategy, Fails fails, int64_t bucket,
 constexpr Fails kAllFails[] = {Fails::kInBackward, Fails::kBeforeStep, Fails::kBetweenBatches,
                                Fails::kAfterStep};
 
-TEST_P(OptimizerRulesOfUse, goes_on_after_a_replica_that_throws) {
+TEST_P(OptimizerRulesOfUse, GoesOnAfterAReplicaThatThrows) {
   for (const Fails fails : kAllFails) {
     for (const int64_t bucket : {64, 1 << 20}) {
       train_with_failures(strategy(), fails, bucket, false);
@@ -527,7 +527,7 @@ TEST_P(OptimizerRulesOfUse, goes_on_after_a_replica_that_throws) {
   }
 }
 
-TEST_P(OptimizerRulesOfUse, goes_on_after_a_failure_with_zero_grad_of_libtorch) {
+TEST_P(OptimizerRulesOfUse, GoesOnAfterAFailureWithZeroGradOfLibTorch) {
   for (const Fails fails : kAllFails) train_with_failures(strategy(), fails, 1 << 20, true);
 }
 
@@ -542,7 +542,7 @@ class Moody : public SGD {
   bool fails = false;
 };
 
-TEST_P(OptimizerRulesOfUse, goes_on_after_an_optimizer_that_throws) {
+TEST_P(OptimizerRulesOfUse, GoesOnAfterAnOptimizerThatThrows) {
   Twin<TwoLayersImpl, Moody, SGDOptions> twin(strategy(), kSgd);
   for (uint64_t step = 0; step < 4; ++step) {
     twin.optimizer.torch_optimizer().fails = true;
@@ -554,7 +554,7 @@ TEST_P(OptimizerRulesOfUse, goes_on_after_an_optimizer_that_throws) {
   }
 }
 
-TEST_P(OptimizerRulesOfUse, step_without_any_backward_changes_nothing) {
+TEST_P(OptimizerRulesOfUse, StepWithoutAnyBackwardChangesNothing) {
   SgdTwin twin(strategy(), kSgd);
   twin.strategy.run([&] { twin.optimizer.step(); });
   twin.reference.step();
@@ -563,7 +563,7 @@ TEST_P(OptimizerRulesOfUse, step_without_any_backward_changes_nothing) {
   twin.expect_equal(kExact);
 }
 
-TEST_P(OptimizerRulesOfUse, zero_grad_drops_gradients_that_no_step_used) {
+TEST_P(OptimizerRulesOfUse, ZeroGradDropsGradientsThatNoStepUsed) {
   SgdTwin twin(strategy(), kSgd);
   for (uint64_t step = 0; step < 5; ++step) {
     const Batch dropped = make_batch(n(), step + 7);
@@ -577,7 +577,7 @@ TEST_P(OptimizerRulesOfUse, zero_grad_drops_gradients_that_no_step_used) {
   twin.expect_equal(kExact);
 }
 
-TEST_P(OptimizerRulesOfUse, backward_and_step_in_different_runs) {
+TEST_P(OptimizerRulesOfUse, AcceptsBackwardAndStepInDifferentRuns) {
   SgdTwin twin(strategy(), kSgd);
   for (uint64_t step = 0; step < 5; ++step) {
     const Batch x = make_batch(n(), step);
@@ -626,23 +626,23 @@ void change_gradients(const Strategy& strategy, Change change, bool convert) {
   }
 }
 
-TEST_P(OptimizerRulesOfUse, gradients_may_be_read_and_changed_after_synchronize) {
+TEST_P(OptimizerRulesOfUse, GradientsMayBeReadAndChangedAfterSynchronize) {
   change_gradients(strategy(), Change::kNone, false);
   change_gradients(strategy(), Change::kNone, true);
   change_gradients(strategy(), Change::kInPlace, false);
 }
 
-TEST_P(OptimizerRulesOfUse, gradients_may_be_replaced_after_synchronize) {
+TEST_P(OptimizerRulesOfUse, GradientsMayBeReplacedAfterSynchronize) {
   change_gradients(strategy(), Change::kReplaced, false);
 }
 
-TEST_P(OptimizerRulesOfUse, gradients_of_another_dtype_may_be_changed_after_synchronize) {
+TEST_P(OptimizerRulesOfUse, GradientsOfAnotherDtypeMayBeChangedAfterSynchronize) {
   change_gradients(strategy(), Change::kInPlace, true);
   change_gradients(strategy(), Change::kReplaced, true);
 }
 
 // Some replicas arrive at step() while others are still leaving synchronize().
-TEST_P(OptimizerRulesOfUse, synchronize_and_step_after_parameters_were_moved) {
+TEST_P(OptimizerRulesOfUse, SynchronizesAndStepsAfterParametersWereMoved) {
   SgdTwin twin(strategy(), SGDOptions(0.01));
   for (uint64_t step = 0; step < 200; ++step) {
     twin.model.for_each([](TwoLayersImpl& copy) {
@@ -662,7 +662,7 @@ TEST_P(OptimizerRulesOfUse, synchronize_and_step_after_parameters_were_moved) {
 
 // ---- several optimizers, several lives ---------------------------------------------------------
 
-TEST_P(OptimizerRulesOfUse, two_models_in_one_step) {
+TEST_P(OptimizerRulesOfUse, AcceptsTwoModelsInOneStep) {
   using GTwin = Twin<SharedWeightImpl, SGD, SGDOptions>;
   SgdTwin critic(strategy(), kSgd);
   // One strategy for both.
@@ -698,7 +698,7 @@ TEST_P(OptimizerRulesOfUse, two_models_in_one_step) {
   }
 }
 
-TEST_P(OptimizerRulesOfUse, two_optimizers_for_parts_of_one_model) {
+TEST_P(OptimizerRulesOfUse, AcceptsTwoOptimizersForPartsOfOneModel) {
   const Strategy on = strategy();
   torch::manual_seed(2);
   auto model = replicate<TwoLayersImpl>(on);
@@ -734,7 +734,7 @@ TEST_P(OptimizerRulesOfUse, two_optimizers_for_parts_of_one_model) {
   });
 }
 
-TEST_P(OptimizerRulesOfUse, optimizer_and_model_may_die_in_any_order) {
+TEST_P(OptimizerRulesOfUse, OptimizerAndModelMayDieInAnyOrder) {
   const Strategy on = strategy();
   auto model = std::make_optional(replicate<TwoLayersImpl>(on));
   using Optimizer = DistributedOptimizer<Adam>;

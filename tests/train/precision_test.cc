@@ -26,7 +26,7 @@ std::vector<std::string> devices(int n) {
 
 int replica_id() { return get_replica_context()->replica_id_in_sync_group(); }
 
-TEST(GradScaler, all_replicas_leave_the_same_step_out_and_hold_the_same_scale) {
+TEST(GradScaler, AllReplicasSkipTheSameStepAndHaveTheSameScale) {
   const MirroredStrategy strategy(devices(4));
   auto model = replicate<torch::nn::LinearImpl>(strategy, torch::nn::LinearOptions(3, 1));
   DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(0.1));
@@ -52,7 +52,7 @@ TEST(GradScaler, all_replicas_leave_the_same_step_out_and_hold_the_same_scale) {
   EXPECT_EQ(scales, (std::vector<double>{1024, 512, 512, 512, 1024, 1024, 1024, 2048}));
 }
 
-TEST(GradScaler, gives_the_update_without_scaling) {
+TEST(GradScaler, GivesTheUpdateWithoutScaling) {
   const MirroredStrategy strategy(devices(2));
   const auto train = [&](bool scaled) {
     torch::manual_seed(3);
@@ -75,7 +75,7 @@ TEST(GradScaler, gives_the_update_without_scaling) {
   EXPECT_TRUE(at::equal(train(true), train(false)));  // powers of two scale exactly
 }
 
-TEST(GradScaler, refuses_bad_options_and_wrong_places) {
+TEST(GradScaler, RefusesBadOptionsAndWrongPlaces) {
   const MirroredStrategy strategy(devices(2));
   EXPECT_TUTTI_ERROR(GradScaler(strategy, {.growth_factor = 1}), ErrorCode::kInvalidArgument,
                      "growth_factor");
@@ -85,7 +85,7 @@ TEST(GradScaler, refuses_bad_options_and_wrong_places) {
   EXPECT_TUTTI_ERROR(scaler.update(), ErrorCode::kFailedPrecondition, "run()");
 }
 
-TEST(Autocast, computes_in_bfloat16_on_every_replica_and_sees_updates) {
+TEST(Autocast, ComputesInBfloat16OnEveryReplicaAndSeesUpdates) {
   const MirroredStrategy strategy(devices(2));
   auto model = replicate<torch::nn::LinearImpl>(strategy, torch::nn::LinearOptions(8, 4));
   DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(1.0));
@@ -104,7 +104,7 @@ TEST(Autocast, computes_in_bfloat16_on_every_replica_and_sees_updates) {
   EXPECT_TUTTI_ERROR(Autocast(at::kHalf), ErrorCode::kInvalidArgument, "bfloat16");
 }
 
-TEST(Autocast, is_refused_where_it_would_end_the_process) {
+TEST(Autocast, IsRefusedWhereItWouldEndTheProcess) {
   using internal::bfloat16_advice;
   EXPECT_EQ(bfloat16_advice(2, true, std::nullopt), "");
   EXPECT_EQ(bfloat16_advice(1, false, std::nullopt), "");
@@ -130,7 +130,7 @@ struct SharedGradientImpl : torch::nn::Module {
   at::Tensor a, b, c;
 };
 
-TEST(LargeGradients, that_are_one_memory_are_summed_once_each) {
+TEST(LargeGradients, AreSummedOnceEachWhenTheyShareMemory) {
   const MirroredStrategy strategy(devices(3));
   auto model = replicate<SharedGradientImpl>(strategy);
   DistributedOptimizer<torch::optim::SGD> optimizer(model, torch::optim::SGDOptions(1.0));
@@ -147,7 +147,7 @@ TEST(LargeGradients, that_are_one_memory_are_summed_once_each) {
 }
 
 // A copy would lie in the optimizer's buffers, which are larger.
-TEST(LargeGradients, stay_in_the_memory_that_backward_gave_them) {
+TEST(LargeGradients, StayInTheMemoryThatBackwardGaveThem) {
   struct Layers : torch::nn::Module {
     torch::nn::Linear dense{nullptr};
     torch::nn::Conv2d convolution{nullptr};
@@ -225,7 +225,7 @@ void compare_tables(const Strategy& strategy, Options options,
   });
 }
 
-TEST(SparseGradients, update_the_rows_that_some_replica_used) {
+TEST(SparseGradients, UpdateTheRowsThatSomeReplicaUsed) {
   for (const int n : {1, 2, 3}) {
     const MirroredStrategy mirrored(devices(n));
     const CentralStorageStrategy central(devices(n));

@@ -412,7 +412,7 @@ TEST(Replicated, ThreadsOfAReplicaUseItsCopy) {
   });
 }
 
-TEST(Replicated, WhatConcernsAllCopiesThrowsInsideAReplica) {
+TEST(Replicated, ThrowsInsideAReplicaForWhatConcernsAllComponents) {
   const Strategy strategy = mirrored(2);
   const auto model = replicate<Net>(strategy, 3, 2);
   const auto refused = [&](auto call, const char* name) {

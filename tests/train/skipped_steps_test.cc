@@ -71,7 +71,7 @@ void expect_no_trace(const Strategy& strategy, const Options& options, bool fuse
   }
 }
 
-TEST_P(SkippedSteps, do_not_count_in_the_bias_correction_of_adam) {
+TEST_P(SkippedSteps, DoNotCountInTheBiasCorrectionOfAdam) {
   const Strategy strategy = GetParam().make();
   for (const bool fused : {true, false}) {
     for (const bool scaled : {false, true}) {
@@ -83,7 +83,7 @@ TEST_P(SkippedSteps, do_not_count_in_the_bias_correction_of_adam) {
   }
 }
 
-TEST_P(SkippedSteps, do_not_count_in_the_decay_of_adagrad) {
+TEST_P(SkippedSteps, DoNotCountInTheDecayOfAdagrad) {
   const Strategy strategy = GetParam().make();
   for (const bool scaled : {false, true}) {
     expect_no_trace<torch::optim::Adagrad>(
@@ -142,7 +142,7 @@ struct Tables {
 const std::vector<double> kNotFinite = {std::numeric_limits<double>::infinity(),
                                         -std::numeric_limits<double>::infinity(), std::nan("")};
 
-TEST_P(SkippedSteps, are_noticed_by_the_gradient_of_a_sparse_table_alone) {
+TEST_P(SkippedSteps, AreNoticedByTheGradientOfASparseTableAlone) {
   const Strategy strategy = GetParam().make();
   for (const double number : kNotFinite) {
     Tables tables(strategy, NonFinite::kSkip);
@@ -158,7 +158,7 @@ TEST_P(SkippedSteps, are_noticed_by_the_gradient_of_a_sparse_table_alone) {
   }
 }
 
-TEST_P(SkippedSteps, do_not_count_for_a_sparse_table) {
+TEST_P(SkippedSteps, DoNotCountForASparseTable) {
   const Strategy strategy = GetParam().make();
   Tables undisturbed(strategy, NonFinite::kSkip);
   Tables disturbed(strategy, NonFinite::kSkip);
