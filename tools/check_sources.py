@@ -42,12 +42,12 @@ def check_library_lists() -> list[str]:
 
 def check_globs() -> list[str]:
     """Checks that every test, example and benchmark lies where the globs find it."""
-    globbed = {w.split("/")[0] for w in cmake_words(ROOT / "tests") if w.endswith("/*_test.cc")}
+    globbed = {Path(w).parent for w in cmake_words(ROOT / "tests") if w.endswith("/*_test.cc")}
     failures = []
     for path in sorted((ROOT / "tests").rglob("*.cc")):
-        parts = path.relative_to(ROOT / "tests").parts
-        in_glob = len(parts) == 2 and parts[0] in globbed and path.name.endswith("_test.cc")
-        if not in_glob and parts[0] not in OTHER_TEST_FOLDERS:
+        folder = path.relative_to(ROOT / "tests").parent
+        in_glob = folder in globbed and path.name.endswith("_test.cc")
+        if not in_glob and folder.parts[:1] not in {(name,) for name in OTHER_TEST_FOLDERS}:
             failures.append(f"{path.relative_to(ROOT)}: built by no pattern of tests/CMakeLists.txt")
     for top, pattern in (("examples", r"\d\d_\w+\.cc"), ("benchmarks", r"\w+_bench\.cc")):
         for path in sorted((ROOT / top).glob("*.cc")):

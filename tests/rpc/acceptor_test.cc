@@ -26,7 +26,6 @@
 namespace tutti::rpc::acceptor_test {
 
 using namespace tutti::rpc::test;  // NOLINT
-using internal::FileDescriptor;
 using std::chrono::milliseconds;
 
 FileDescriptor open_socket(const std::string& address) {
@@ -97,7 +96,7 @@ TEST(Acceptor, LogsWhichPeerSpokeWhichProtocol) {
 TEST(Acceptor, DoesNotAcceptItsOwnBytesAsProof) {
   Server server(server_options());
   server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
-  const internal::FileDescriptor fd = open_socket(server.address());
+  const FileDescriptor fd = open_socket(server.address());
   std::string hello = "tuttirpc";
   hello += '\x01';
   hello += '\x01';

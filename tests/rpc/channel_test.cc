@@ -129,11 +129,11 @@ TEST(Channel, RetriesAnUnknownNameAndThenNamesIt) {
 }
 
 TEST(Channel, RecognizesAnotherProtocol) {
-  internal::FileDescriptor listener = internal::listen_on({"127.0.0.1", 0});
+  FileDescriptor listener = internal::listen_on({"127.0.0.1", 0});
   const std::string address = "127.0.0.1:" + std::to_string(internal::local_port(listener.get()));
   std::thread stranger([&] {
     internal::wait_for(listener.get(), POLLIN, soon());
-    const internal::FileDescriptor fd(accept(listener.get(), nullptr, nullptr));
+    const FileDescriptor fd(accept(listener.get(), nullptr, nullptr));
     const std::string text = "220 mail.example ready\r\n";
     send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
     char byte = 0;

@@ -295,7 +295,7 @@ TEST(Tls, LimitsConnectionsAndFreesClosedOnes) {
   Server server(options);
   add_echo(server);
   const auto address = internal::split_address("test", server.address());
-  std::vector<internal::FileDescriptor> begun;
+  std::vector<FileDescriptor> begun;
   for (int i = 0; i < 5; ++i) {
     begun.push_back(internal::connect_to(internal::resolve(address, soon()).at(0), soon()));
     ASSERT_EQ(::send(begun.back().get(), "\x16", 1, MSG_NOSIGNAL), 1);

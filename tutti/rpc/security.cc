@@ -17,8 +17,9 @@
 
 #include "tutti/base/env.h"
 #include "tutti/base/error.h"
-#include "tutti/rpc/internal/handshake.h"
+#include "tutti/rpc/file_descriptor.h"
 #include "tutti/rpc/internal/job_secret.h"
+#include "tutti/rpc/internal/random.h"
 #include "tutti/rpc/internal/sockets.h"
 
 namespace tutti::rpc {
@@ -45,7 +46,7 @@ internal::JobSecret checked(std::string value, std::string source) {
 /// Returns nothing if the file does not exist.
 std::optional<std::string> read_secret_file(const std::string& path, bool own) {
   const int flags = O_RDONLY | O_CLOEXEC | (own ? O_NOFOLLOW : 0);
-  const internal::FileDescriptor fd(open(path.c_str(), flags));
+  const FileDescriptor fd(open(path.c_str(), flags));
   if (!fd.is_open() && errno == ENOENT) return {};
   struct stat info = {};
   if (!fd.is_open() || fstat(fd.get(), &info) != 0) {
@@ -102,7 +103,7 @@ void make_secret_file(const std::filesystem::path& path) {
   const std::string text = internal::to_hex(random) + "\n";
   internal::fill_random(random);
   const std::string draft = path.string() + "." + internal::to_hex(std::span(random).first(8));
-  internal::FileDescriptor fd(
+  FileDescriptor fd(
       open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   const bool written = fd.is_open() && write(fd.get(), text.data(), text.size()) ==
                                            static_cast<ssize_t>(text.size());

@@ -137,7 +137,7 @@ Server::Impl::Impl(ServerOptions options)
       dispatcher_(core_) {
   check_server_options(options_);
   identity_ = internal::make_server_identity(options_.security, address_.to_string());
-  internal::FileDescriptor listener = internal::listen_on(address_);
+  FileDescriptor listener = internal::listen_on(address_);
   address_.port = internal::local_port(listener.get());
   core_->address = address_.to_string();
   if (identity_.tls) core_->call_secret = identity_.secret;

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/base/deadline.h"
 #include "tutti/group/shared_memory/host_link.h"
 #include "tutti/group/shared_memory/segment.h"
+#include "tutti/rpc/shared_memory/local_socket.h"
 
 namespace tutti::internal {
 
@@ -51,20 +53,17 @@ class HostMesh {
  private:
   struct Hello;
 
-  void listen_locally();
-  int connect_to(const std::string& name) const;
   void accept_from(const std::vector<bool>& expected, const Deadline& deadline);
   void send_segment(int socket) const;
   void receive_segment(int socket, int rank, const Deadline& deadline);
-  int receive_descriptor(int socket, int* rank, const Deadline& deadline) const;
+  rpc::FileDescriptor receive_descriptor(int socket, int* rank, const Deadline& deadline) const;
   void map_segment(int descriptor, int rank);
 
   const Options options_;
   std::shared_ptr<Segment> segment_;
-  std::string socket_name_;
-  std::string problem_;  // why there is no segment
-  int listener_ = -1;
-  std::vector<int> sockets_;  // one per rank, until the links own them
+  std::string problem_;                         // why there is no segment
+  std::optional<rpc::LocalListener> listener_;  // until all are connected
+  std::vector<rpc::FileDescriptor> sockets_;    // one per rank, until the links own them
   std::vector<std::shared_ptr<const PeerSocket>> peers_;
   std::vector<std::shared_ptr<const Segment>> segments_;
   std::vector<bool> reached_;

@@ -2,20 +2,16 @@
 
 #include "tutti/group/shared_memory/segment.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <map>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "tutti/device/arena.h"
@@ -46,20 +42,6 @@ struct OwnSegments {
 OwnSegments& own_segments() {
   static auto* const table = new OwnSegments;  // outlives every segment
   return *table;
-}
-
-Error system_error(const std::string& what) {
-  return Error(ErrorCode::kUnavailable,
-               message("shared memory: ", what, ": ", std::strerror(errno), "."));
-}
-
-// The limit on the size of files holds for a memfd too, and ftruncate beyond it kills the process.
-void check_file_size_limit(size_t bytes) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return;
-  throw Error(ErrorCode::kUnavailable,
-              message("shared memory: a segment has ", bytes, " bytes, but files may have at most ",
-                      limit.rlim_cur, ". Raise the limit (ulimit -f)."));
 }
 
 }  // namespace
@@ -128,23 +110,9 @@ std::shared_ptr<Segment> Segment::create(uint64_t epoch, int rank, const Layout&
                 message("shared memory: the rings of ", layout.ranks, " ranks take ",
                         layout.tensors_offset(), " bytes, but a segment has ", layout.bytes, "."));
   }
-  check_file_size_limit(layout.bytes);
-  const int descriptor = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (descriptor < 0) throw system_error("memfd_create failed");
-  void* memory = MAP_FAILED;
-  if (ftruncate(descriptor, static_cast<off_t>(layout.bytes)) == 0) {
-    // Peers rely on its size: reading beyond the end would kill them.
-    fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    memory = mmap(nullptr, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  }
-  if (memory == MAP_FAILED) {
-    const Error error = system_error(message("cannot map ", layout.bytes, " bytes"));
-    close(descriptor);
-    throw error;
-  }
   std::shared_ptr<Segment> segment(
-      new Segment(descriptor, static_cast<std::byte*>(memory), layout, true));
-  Header& header = *new (memory) Header{};
+      new Segment(rpc::SealedMemory::create(layout.bytes), layout, true));
+  Header& header = *new (segment->data()) Header{};
   header.magic = kMagic;
   header.epoch = epoch;
   header.rank = rank;
@@ -165,17 +133,8 @@ std::shared_ptr<const Segment> Segment::attach(int descriptor, uint64_t epoch, i
       if (std::shared_ptr<Segment> mine = found->second.lock()) return mine;
     }
   }
-  struct stat info {};
-  const int seals = fcntl(descriptor, F_GET_SEALS);
-  if (fstat(descriptor, &info) != 0 || static_cast<size_t>(info.st_size) != layout.bytes ||
-      (seals & F_SEAL_SHRINK) == 0) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                message("shared memory: rank ", rank, " sent a segment of ", info.st_size,
-                        " bytes; expected ", layout.bytes, " bytes that are sealed."));
-  }
-  void* const memory = mmap(nullptr, layout.bytes, PROT_READ, MAP_SHARED, descriptor, 0);
-  if (memory == MAP_FAILED) throw system_error(message("cannot map the segment of rank ", rank));
-  std::shared_ptr<Segment> segment(new Segment(-1, static_cast<std::byte*>(memory), layout, false));
+  std::shared_ptr<Segment> segment(new Segment(
+      rpc::SealedMemory::map(descriptor, layout.bytes, message("rank ", rank)), layout, false));
   const Header& header = segment->header();
   if (header.magic != kMagic || header.epoch != epoch || header.rank != rank ||
       header.bytes != layout.bytes) {
@@ -185,42 +144,39 @@ std::shared_ptr<const Segment> Segment::attach(int descriptor, uint64_t epoch, i
   return segment;
 }
 
-Segment::Segment(int descriptor, std::byte* data, const Layout& layout, bool mine)
-    : descriptor_(descriptor), data_(data), layout_(layout), mine_(mine) {
+Segment::Segment(rpc::SealedMemory memory, const Layout& layout, bool mine)
+    : memory_(std::move(memory)), layout_(layout), mine_(mine) {
   if (mine) {
-    free_ = std::make_unique<FreeList>(data + layout.tensors_offset(), data + layout.bytes);
+    free_ = std::make_unique<FreeList>(data() + layout.tensors_offset(), data() + layout.bytes);
   }
 }
 
 Segment::~Segment() {
-  if (mine_) {
-    OwnSegments& table = own_segments();
-    const MutexLock lock(table.mutex);
-    table.segments.erase({header().epoch, static_cast<int>(header().rank)});
-  }
-  munmap(data_, layout_.bytes);
-  if (descriptor_ >= 0) close(descriptor_);
+  if (!mine_) return;
+  OwnSegments& table = own_segments();
+  const MutexLock lock(table.mutex);
+  table.segments.erase({header().epoch, static_cast<int>(header().rank)});
 }
 
-const Segment::Header& Segment::header() const { return *reinterpret_cast<const Header*>(data_); }
-Segment::Header& Segment::header() { return *reinterpret_cast<Header*>(data_); }
+const Segment::Header& Segment::header() const { return *reinterpret_cast<const Header*>(data()); }
+Segment::Header& Segment::header() { return *reinterpret_cast<Header*>(data()); }
 
 const std::atomic<uint32_t>& Segment::consumed(size_t lane, size_t rank) const {
-  return *reinterpret_cast<const std::atomic<uint32_t>*>(data_ +
+  return *reinterpret_cast<const std::atomic<uint32_t>*>(data() +
                                                          layout_.consumed_offset(lane, rank));
 }
 
 std::atomic<uint32_t>& Segment::consumed(size_t lane, size_t rank) {
-  return *reinterpret_cast<std::atomic<uint32_t>*>(data_ + layout_.consumed_offset(lane, rank));
+  return *reinterpret_cast<std::atomic<uint32_t>*>(data() + layout_.consumed_offset(lane, rank));
 }
 
 const HostSlot& Segment::slot(size_t lane, size_t rank, uint64_t sequence) const {
-  const auto* first = reinterpret_cast<const HostSlot*>(data_ + layout_.ring_offset(lane, rank));
+  const auto* first = reinterpret_cast<const HostSlot*>(data() + layout_.ring_offset(lane, rank));
   return first[sequence % kSlots];
 }
 
 HostSlot& Segment::slot(size_t lane, size_t rank, uint64_t sequence) {
-  auto* first = reinterpret_cast<HostSlot*>(data_ + layout_.ring_offset(lane, rank));
+  auto* first = reinterpret_cast<HostSlot*>(data() + layout_.ring_offset(lane, rank));
   return first[sequence % kSlots];
 }
 

@@ -26,6 +26,7 @@
 #include "tutti/base/mutex.h"
 #include "tutti/group/link.h"
 #include "tutti/group/operation.h"
+#include "tutti/rpc/shared_memory/sealed_memory.h"
 
 namespace tutti::internal {
 
@@ -74,13 +75,13 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return memory_.descriptor(); }
   const Layout& layout() const { return layout_; }
-  const std::byte* data() const { return data_; }
-  std::byte* data() { return data_; }
+  const std::byte* data() const { return memory_.data(); }
+  std::byte* data() { return memory_.data(); }
   bool contains(const void* memory) const {
     const auto* at = static_cast<const std::byte*>(memory);
-    return at >= data_ && at < data_ + layout_.bytes;
+    return at >= data() && at < data() + layout_.bytes;
   }
 
   const std::atomic<uint32_t>& consumed(size_t lane, size_t rank) const;
@@ -117,13 +118,12 @@ class Segment {
   struct Header;
   class FreeList;
 
-  Segment(int descriptor, std::byte* data, const Layout& layout, bool mine);
+  Segment(rpc::SealedMemory memory, const Layout& layout, bool mine);
 
   const Header& header() const;
   Header& header();
 
-  const int descriptor_;
-  std::byte* const data_;
+  rpc::SealedMemory memory_;
   const Layout layout_;
   const bool mine_;
   std::unique_ptr<FreeList> free_;

@@ -20,7 +20,7 @@
 
 #include "tutti/base/mutex.h"
 #include "tutti/rpc/internal/handover.h"
-#include "tutti/rpc/internal/handshake.h"
+#include "tutti/rpc/internal/random.h"
 
 namespace tutti::rpc::internal {
 namespace {

@@ -9,9 +9,9 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
 
 #include "tutti/base/error.h"
+#include "tutti/rpc/internal/random.h"
 
 namespace tutti::rpc::internal {
 namespace {
@@ -194,21 +194,6 @@ std::string call_token(std::string_view secret, std::string_view method) {
 
 bool equal_bytes(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
-
-void fill_random(std::span<std::byte> bytes) {
-  TUTTI_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()),
-                         static_cast<int>(bytes.size())) == 1);
-}
-
-std::string to_hex(std::span<const std::byte> bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const std::byte value : bytes) {
-    const auto number = std::to_integer<unsigned>(value);
-    text += {kDigits[number >> 4], kDigits[number & 15]};
-  }
-  return text;
 }
 
 }  // namespace tutti::rpc::internal

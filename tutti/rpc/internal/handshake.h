@@ -99,8 +99,4 @@ std::string call_token(std::string_view secret, std::string_view method);
 /// Compares in constant time.
 bool equal_bytes(std::string_view a, std::string_view b);
 
-/// Fills `bytes` with cryptographically secure random numbers.
-void fill_random(std::span<std::byte> bytes);
-std::string to_hex(std::span<const std::byte> bytes);
-
 }  // namespace tutti::rpc::internal

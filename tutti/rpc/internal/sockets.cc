@@ -94,11 +94,6 @@ std::vector<SocketAddress> to_list(const addrinfo* found) {
 
 }  // namespace
 
-void FileDescriptor::reset(int fd) {
-  if (fd_ >= 0) close(fd_);
-  fd_ = fd;
-}
-
 Address split_address(const char* who, const std::string& address) {
   try {
     return parse_address(address, PortZero::kAllowed);

@@ -7,34 +7,13 @@
 #include <sys/socket.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
+#include "tutti/rpc/file_descriptor.h"
 
 namespace tutti::rpc::internal {
-
-/// Owns a file descriptor, or none.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    reset(other.release());
-    return *this;
-  }
-  ~FileDescriptor() { reset(); }
-
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-  int release() { return std::exchange(fd_, -1); }
-  void reset(int fd = -1);
-
- private:
-  int fd_ = -1;
-};
 
 /// Like parse_address(), but allows port 0; the error begins with `who`.
 Address split_address(const char* who, const std::string& address);
