@@ -2,11 +2,6 @@
 
 #include "tutti/group/join.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
@@ -22,6 +17,7 @@
 #include "tutti/group/grpc/factory.h"
 #include "tutti/group/rendezvous/rendezvous.h"
 #include "tutti/group/text_gather.h"
+#include "tutti/rpc/own_host.h"
 
 namespace tutti::internal {
 namespace {
@@ -51,40 +47,11 @@ std::vector<std::string> parse_texts(const std::string& answer, size_t ranks) {
   return texts;
 }
 
-// Looks up in the routing table which address of this machine a peer at `towards` would see.
-std::string own_host_towards(const std::string& towards) {
-  const Address address = parse_address(towards, PortZero::kRefused);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) !=
-      0) {
-    return "";
-  }
-  std::string host;
-  for (const addrinfo* each = found; each != nullptr && host.empty(); each = each->ai_next) {
-    const int socket = ::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (socket < 0) continue;
-    sockaddr_storage mine{};
-    socklen_t size = sizeof mine;
-    char text[NI_MAXHOST] = {};
-    if (connect(socket, each->ai_addr, each->ai_addrlen) == 0 &&
-        getsockname(socket, reinterpret_cast<sockaddr*>(&mine), &size) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&mine), size, text, sizeof text, nullptr, 0,
-                    NI_NUMERICHOST) == 0) {
-      host = each->ai_family == AF_INET6 ? message("[", text, "]") : std::string(text);
-    }
-    close(socket);
-  }
-  freeaddrinfo(found);
-  return host;
-}
-
-// The same, but retries, since the name of a worker may not be known yet.
+// The host of this machine that the worker would see. Retries, since its name may not be known yet.
 std::string await_own_host(const std::string& worker, const std::string& address,
                            const Deadline& deadline) {
   for (int tries = 0;; ++tries) {
-    std::string host = own_host_towards(address);
+    std::string host = rpc::own_host_towards(address, deadline);
     if (!host.empty()) return host;
     if (deadline.passed()) {
       throw Error(ErrorCode::kUnavailable,
@@ -142,7 +109,7 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
                                ? await_own_host(options.names[static_cast<size_t>(options.rank)],
                                                 options.own_address, deadline)
                                : await_own_host(options.names[0], options.addresses[0], deadline);
-  const std::string listen = has_address ? options.own_address : host + ":0";
+  const std::string listen = has_address ? options.own_address : Address{host, 0}.to_string();
   rpc::ServerOptions server_options;
   server_options.address = listen;
   server_options.security = security;

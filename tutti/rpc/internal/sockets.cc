@@ -102,6 +102,13 @@ Address split_address(const char* who, const std::string& address) {
   }
 }
 
+std::string SocketAddress::host() const {
+  char text[NI_MAXHOST];
+  const int code = getnameinfo(reinterpret_cast<const sockaddr*>(&storage), size, text, sizeof text,
+                               nullptr, 0, NI_NUMERICHOST);
+  return code == 0 ? text : "";
+}
+
 std::string SocketAddress::to_string() const {
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];

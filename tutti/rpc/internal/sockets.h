@@ -22,6 +22,8 @@ struct SocketAddress {
   sockaddr_storage storage = {};
   socklen_t size = 0;
 
+  /// In numbers.
+  std::string host() const;
   std::string to_string() const;
 };
 
