@@ -27,7 +27,6 @@
 #include <torch/torch.h>
 
 #include "tutti/group/connect.h"
-#include "tutti/group/grpc/factory.h"
 #include "tutti/tutti.h"
 
 #include "benchmarks/support/group_sum.h"
@@ -60,11 +59,6 @@ using Addresses = std::vector<std::string>;
 class GrpcSums final : public bench::RankWork {
  public:
   GrpcSums(int rank, const Addresses& addresses, bench::RankSocket& socket) : tree_(kWorkers, 1) {
-    tutti::rpc::ServerOptions server;
-    server.address = addresses[static_cast<size_t>(rank)];
-    server.security.job_secret = kSecret;
-    tutti::rpc::ChannelOptions channel;
-    channel.security.job_secret = kSecret;
     tutti::GroupOptions options;
     options.rank = rank;
     options.names.assign(addresses.begin(), addresses.end());
@@ -75,9 +69,9 @@ class GrpcSums final : public bench::RankWork {
       for (int r = 0; r < kWorkers; ++r) texts.push_back(socket.receive());
       return texts;
     };
-    options.remote =
-        tutti::make_grpc_links(std::make_shared<tutti::rpc::Server>(server), rank, options.epoch,
-                               {addresses.begin(), addresses.end()}, channel);
+    options.remote = tutti::make_remote_links(
+        options,
+        {.address = addresses[static_cast<size_t>(rank)], .security = {.job_secret = kSecret}});
     group_ = tutti::make_group(options);
     Harness::check(group_->options().has_remote, "the hosts share memory");
   }

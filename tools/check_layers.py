@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks which folder includes which. docs/architecture.md explains the table below."""
+"""Checks who includes what. docs/architecture.md explains the tables below."""
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,13 +28,34 @@ LEVELS = [
     {"collectives": {"group", "values", "nest", "device", "base"}},
     {"strategy": {"collectives", "group", "cluster", "rpc", "values", "data", "nest", "device", "base"}},
     {"train": {"strategy", "collectives", "group", "values", "data", "update_rules", "nest", "device", "base"}},
-    {"program": {"strategy", "rpc", "base"}},
+    {"program": {"strategy", "base"}},
     {
         "compat": {"strategy", "collectives", "cluster", "values", "data", "nest", "device", "base"},
-        "testing": {"strategy", "collectives", "group", "rpc", "values", "nest", "device", "base"},
+        "testing": {"strategy", "collectives", "group", "values", "nest", "device", "base"},
     },
 ]
 LAYERS = {room: sees for level in LEVELS for room, sees in level.items()}
+
+
+class Part(NamedTuple):
+    """A part of a room that fewer files may include than may include the room."""
+
+    path: str  # a header, or a folder (with a slash at its end)
+    only_from: set[str]  # files and folders; those of the part itself may anyway
+    entrances: set[str] = set()  # if there are any, the only headers that others may include
+
+
+# The longest path counts.
+PARTS = [
+    # Each backend of a group has one entrance, and one file that knows it.
+    Part("group/grpc/", {"group/join.cc"}, {"factory.h"}),
+    Part("group/shared_memory/", {"group/connect.cc"}, {"host_mesh.h"}),
+    Part("group/rendezvous/", {"group/join.cc"}, {"rendezvous.h"}),
+    # What has gRPC behind it, so that a build without gRPC leaves out whole folders and join.cc.
+    Part("rpc/", {"group/grpc/", "group/rendezvous/", "group/join.cc"}),
+    Part("rpc/security.h", {"group/", "strategy/multi_worker_mirrored_strategy.h"}),
+    Part("rpc/shared_memory/", {"group/shared_memory/"}),
+]
 
 # Third-party headers by their first path component, for each folder and kind of file.
 TORCH = {"ATen", "c10"}
@@ -43,8 +65,11 @@ THIRD_PARTY_H = {room: set() if room in WITHOUT_TORCH else TORCH for room in LAY
 }
 THIRD_PARTY_CC = {room: set() if room in WITHOUT_TORCH else TORCH | {"torch"} for room in LAYERS} | {
     "cluster": {"curl", "nlohmann"},
-    "rpc": {"grpc", "grpcpp", "nlohmann", "openssl"},
+    "rpc": {"grpc", "grpcpp", "openssl"},
+    "rpc/security.cc": set(),
+    "rpc/shared_memory": set(),
     "group": TORCH | {"nlohmann"},
+    "group/rendezvous": {"nlohmann"},
     "strategy": TORCH | {"torch", "nlohmann"},
     "program": TORCH | {"nlohmann"},
 }
@@ -55,6 +80,11 @@ HEAVY = {"torch/torch.h", "ATen/ATen.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 SYSTEM = {"sys", "linux", "net", "netinet", "arpa"}
 
+# Conditions may ask about the machine, the compiler, the system and versions of libraries. What a
+# build contains is not theirs to ask: CMake chooses files.
+CONDITION = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b(.*)$", re.MULTILINE)
+ASKED = re.compile(r"defined|__(?!has_include)\w+|thread_sanitizer|POSIX_\w+|(LIBCURL|TORCH)_VERSION_\w+")
+
 
 def check_library_file(path: Path, text: str) -> list[str]:
     parts = path.relative_to(ROOT / "tutti").parts
@@ -62,21 +92,66 @@ def check_library_file(path: Path, text: str) -> list[str]:
     errors = []
     if folder is not None and folder not in LAYERS:
         return [f"the folder tutti/{folder} is not in the table of tools/check_layers.py"]
+    name_in_library = "/".join(parts)
+    errors += check_conditions(text)
     if "getenv" in text and path != ROOT / "tutti/base/env.cc":
         errors.append("only tutti/base/env.cc may call getenv")
     for quote, name in INCLUDE.findall(text):
         if name in HEAVY:
             errors.append(f"{name} is too heavy for the library; include the ops you use")
         elif name.startswith("tutti/"):
-            errors += check_own_include(folder, quote, name)
+            errors += check_own_include(folder, quote, name) + check_part(name_in_library, name)
         elif quote == '"':
             errors.append(f'"{name}" must be written from the root: "tutti/<folder>/<file>.h"')
         elif "/" in name and folder is not None:
             first = name.split("/")[0]
-            table = THIRD_PARTY_H if "/".join(parts) in INSTALLED else THIRD_PARTY_CC
-            if first not in table[folder] | SYSTEM:
-                errors.append(f"<{name}> may not be included in a {path.suffix} of {folder}/")
+            table = THIRD_PARTY_H if name_in_library in INSTALLED else THIRD_PARTY_CC
+            places = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+            place = next(each for each in places if each in table)
+            if first not in table[place] | SYSTEM:
+                errors.append(f"<{name}> may not be included in a {path.suffix} of {place}")
     return errors
+
+
+def check_conditions(text: str) -> list[str]:
+    """Checks that no file asks what the build contains. A file may ask what it defines itself."""
+    defined = set(re.findall(r"^\s*#\s*define\s+(\w+)", text, re.MULTILINE))
+    errors = []
+    for condition in CONDITION.findall(text):
+        words = set(re.findall(r"\b[A-Za-z_]\w*", condition.split("//")[0]))
+        errors += [
+            f"#if may not ask for {word}; let CMake choose between two files"
+            for word in sorted(words - defined)
+            if not ASKED.fullmatch(word)
+        ]
+    return errors
+
+
+def is_in(name: str, place: str) -> bool:
+    return name == place or place.endswith("/") and name.startswith(place)
+
+
+def check_part(file: str, include: str) -> list[str]:
+    """Checks an include of tutti/<include> in tutti/<file> against the table of parts."""
+    name = include.removeprefix("tutti/")
+    around = [part for part in PARTS if is_in(name, part.path)]
+    if not around or any(is_in(file, part.path) for part in around):
+        return []
+    part = max(around, key=lambda each: len(each.path))
+    if not any(is_in(file, place) for place in part.only_from):
+        return [f"{include} may be included only in {', '.join(sorted(part.only_from))}"]
+    if part.entrances and name.removeprefix(part.path) not in part.entrances:
+        return [f"{include} is private to {part.path}; include {', '.join(sorted(part.entrances))} of it"]
+    return []
+
+
+def check_parts_exist() -> list[str]:
+    """Checks that the tables name files and folders that are there."""
+    named = [part.path for part in PARTS]
+    named += [place for part in PARTS for place in part.only_from]
+    named += [part.path + header for part in PARTS for header in part.entrances]
+    named += THIRD_PARTY_CC
+    return [f"tools/check_layers.py: tutti/{name} is not there" for name in named if not (ROOT / "tutti" / name).exists()]
 
 
 def installed_headers() -> set[str]:
@@ -139,12 +214,29 @@ def check_own_include(folder: str | None, quote: str, name: str) -> list[str]:
     return errors
 
 
+# What programs include of the library although it is not installed: to time or to document a part
+# of it by itself.
+NOT_INSTALLED = {
+    "benchmarks/data_bench.cc": {"base/crc32c.h"},
+    "benchmarks/support/group_sum.h": {"collectives/worker_all_reduce.h"},
+    "tests/api_examples/api_examples_test.cc": {"strategy/default_strategy.h"},
+    "tests/interop/cluster_program.cc": {"base/env.h"},
+    "tests/docs/formats_test.cc": {
+        "group/grpc/remote_peer.h",
+        "group/rendezvous/meeting_place.h",
+        "group/shared_memory/segment.h",
+        "rpc/internal/handshake.h",
+    },
+}
+
+
 def check_program(path: Path, text: str) -> list[str]:
-    """Checks that commands, examples and benchmarks include only public headers, as users do."""
-    return [
-        f"{name} is private to the library"
-        for _, name in INCLUDE.findall(text)
-        if name.startswith("tutti/") and "/internal/" in name
+    """Checks that programs include only headers that are installed, as users do."""
+    included = {name.removeprefix("tutti/") for _, name in INCLUDE.findall(text) if name.startswith("tutti/")}
+    hidden = {name for name in included - INSTALLED if not name.startswith("tutti.h")}
+    listed = NOT_INSTALLED.get(path.relative_to(ROOT).as_posix(), set())
+    return [f"tutti/{name} is not installed, so users cannot include it" for name in sorted(hidden - listed)] + [
+        f"tutti/{name} need not be listed in tools/check_layers.py" for name in sorted(listed - hidden)
     ]
 
 
@@ -162,12 +254,17 @@ def check_levels() -> list[str]:
 
 def main() -> int:
     count = 0
-    failures = check_levels() + check_installed()
+    failures = check_levels() + check_parts_exist() + check_installed()
     for top, check in (
         ("tutti", check_library_file),
         ("cli", check_program),
         ("examples", check_program),
         ("benchmarks", check_program),
+        ("tests/api_examples", check_program),
+        ("tests/compile_fail", check_program),
+        ("tests/docs", check_program),
+        ("tests/install", check_program),
+        ("tests/interop", check_program),
     ):
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in (".h", ".cc", ".inc"):

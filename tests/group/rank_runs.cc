@@ -10,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include "tutti/group/grpc/factory.h"
 #include "tutti/group/shared_memory/host_mesh.h"
 
 #include "tests/group/network_hosts.h"
@@ -58,21 +57,15 @@ std::shared_ptr<WorkerGroup> make_host_by_hand(const GroupOptions& options, Wait
 
 std::shared_ptr<WorkerGroup> make_grpc_at(const std::string& address, const GroupOptions& options) {
   GroupOptions changed = options;
-  rpc::ServerOptions listening;
-  listening.address = address;
-  listening.security.job_secret = "a secret of the tests";
-  rpc::ChannelOptions channel;
-  channel.security = listening.security;
-  const auto server = std::make_shared<rpc::Server>(listening);
-  changed.remote = make_grpc_links(server, options.rank, options.epoch,
-                                   options.gather(server->address()), channel);
+  changed.remote = make_remote_links(
+      options, {.address = address, .security = {.job_secret = "a secret of the tests"}});
   return make_group(changed);
 }
 
 std::shared_ptr<WorkerGroup> make_grpc(const GroupOptions& options) {
   GroupOptions changed = options;
   changed.implementation = CommunicationImplementation::kGrpc;
-  return make_grpc_at(rpc::ServerOptions().address, changed);
+  return make_grpc_at(RemoteOptions().address, changed);
 }
 
 // The ranks find out which of them share memory.

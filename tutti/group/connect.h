@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connects the ranks of a group: through shared memory where they run on one machine, through gRPC
-// where they do not. Only this file knows all backends, and it can say what was chosen and why.
+// Connects the ranks of a group: through shared memory where they run on one machine, through
+// RemoteLinks where they do not. It can say which was chosen, and why.
 
 #pragma once
 
@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "tutti/group/worker_group.h"
+#include "tutti/rpc/security.h"
 #include "tutti/values/communication_options.h"
 
 namespace tutti {
 
-/// Links to ranks that shared memory does not reach. Made by grpc/factory.h.
+/// Links to ranks that shared memory does not reach.
 class RemoteLinks {
  public:
   virtual ~RemoteLinks() = default;
@@ -47,5 +48,17 @@ struct GroupOptions {
 /// Connects this rank with all others, which call it at the same time. Throws kUnavailable when a
 /// rank cannot be reached, and kInvalidArgument for impossible options.
 std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options);
+
+struct RemoteOptions {
+  /// Where this rank listens: "host:port"; port 0 means any free port. An address other than
+  /// loopback needs an explicit job secret or certificates.
+  std::string address = "127.0.0.1:0";
+  rpc::SecurityOptions security = {};
+};
+
+/// For GroupOptions::remote: listens for the other ranks, and tells them where through
+/// options.gather; all ranks call it together. Throws kUnavailable if it cannot listen.
+std::shared_ptr<RemoteLinks> make_remote_links(const GroupOptions& options,
+                                               const RemoteOptions& remote = {});
 
 }  // namespace tutti

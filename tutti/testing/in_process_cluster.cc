@@ -11,10 +11,8 @@
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
 #include "tutti/group/connect.h"
-#include "tutti/group/grpc/factory.h"
-#include "tutti/group/rendezvous/rendezvous.h"
+#include "tutti/group/epoch.h"
 #include "tutti/group/text_gather.h"
-#include "tutti/rpc/server.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/replica_random.h"
 
@@ -91,13 +89,7 @@ std::vector<std::exception_ptr> InProcessCluster::try_run(
         return texts.gather(static_cast<size_t>(worker), mine, Deadline::after(options_.timeout));
       };
       if (options.implementation == CommunicationImplementation::kGrpc) {
-        rpc::ServerOptions listening;
-        listening.security.job_secret = secret;
-        const auto server = std::make_shared<rpc::Server>(listening);
-        rpc::ChannelOptions channel;
-        channel.security = listening.security;
-        options.remote =
-            make_grpc_links(server, worker, epoch, options.gather(server->address()), channel);
+        options.remote = make_remote_links(options, {.security = {.job_secret = secret}});
       }
       group = make_group(options);
       ReplicaRunnerOptions runner = options_.runner;

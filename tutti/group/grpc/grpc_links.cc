@@ -229,6 +229,14 @@ std::unique_ptr<Link> GrpcLinks::make_link(size_t lane, int rank) {
 
 namespace tutti {
 
+std::shared_ptr<RemoteLinks> make_remote_links(const GroupOptions& options,
+                                               const RemoteOptions& remote) {
+  const auto server = std::make_shared<rpc::Server>(
+      rpc::ServerOptions{.address = remote.address, .security = remote.security});
+  return make_grpc_links(server, options.rank, options.epoch, options.gather(server->address()),
+                         {.security = remote.security});
+}
+
 std::shared_ptr<RemoteLinks> make_grpc_links(std::shared_ptr<rpc::Server> server, int rank,
                                              uint64_t epoch, std::vector<std::string> addresses,
                                              const rpc::ChannelOptions& options) {

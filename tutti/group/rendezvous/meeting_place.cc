@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/group/epoch.h"
 #include "tutti/group/rendezvous/control_message.h"
 
 namespace tutti::internal {

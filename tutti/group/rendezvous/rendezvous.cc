@@ -3,12 +3,12 @@
 #include "tutti/group/rendezvous/rendezvous.h"
 
 #include <memory>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/group/epoch.h"
 #include "tutti/group/rendezvous/meeting_place.h"
 
 namespace tutti {
@@ -117,12 +117,6 @@ Membership meet_at_rank_zero(const RendezvousOptions& options, const internal::M
 }
 
 }  // namespace
-
-uint64_t random_epoch() {
-  std::random_device device;
-  const uint64_t number = uint64_t{device()} << 32 | device();
-  return number == 0 ? 1 : number;
-}
 
 Membership rendezvous(const RendezvousOptions& options) {
   check_rendezvous_options(options);

@@ -46,9 +46,6 @@ struct Membership {
   std::vector<std::map<std::string, std::string>> info;
 };
 
-/// An unpredictable number other than 0 that distinguishes one group from another.
-uint64_t random_epoch();
-
 /// Waits until all ranks have joined. Throws kFailedPrecondition when facts differ (on every rank,
 /// with the fact, both values and both ranks), when a rank joins twice, when its address is
 /// loopback but others are not, or when it belongs to another job; kDeadlineExceeded, naming the
