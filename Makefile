@@ -35,6 +35,8 @@ torch_folder := $(if $(filter-out debian,$(TORCH)),$(shell realpath -m '$(TORCH)
 torch_id := $(if $(torch_folder),-torch$(shell cksum <<<'$(torch_folder)' | cut -d' ' -f1),$(TORCH:%=-%))
 release := $(BUILD)/release$(torch_id)
 
+empty :=
+space := $(empty) $(empty)
 say = @echo "== $(1)"
 build = @cmake --build $(1) -j "$$(tools/jobs.sh)" $(if $(2),--target $(2))
 ctest = @ctest --test-dir $(1) -j "$$(tools/jobs.sh)" --output-on-failure --no-tests=error -LE slow \
@@ -129,10 +131,16 @@ analyze: install-lint-deps $(BUILD)/analyze$(torch_id)/build.ninja
 headers: $(BUILD)/dev$(torch_id)/build.ninja
 	$(call build,$(<D),tutti_verify_interface_header_sets)
 
-## minimal: build the library alone
+# The other programs of tests link what is the same with gRPC; `ctest --preset minimal` has them all.
+## minimal: build and install the library without gRPC and OpenSSL; test what may depend on them
 .PHONY: minimal
+minimal_tests := shared_memory_tests group_tests multi_worker_tests strategy_tests
 minimal: $(BUILD)/minimal$(torch_id)/build.ninja
-	$(call build,$(<D))
+	$(call say,Building without gRPC: $(<D))
+	$(call build,$(<D),tutti $(minimal_tests))
+	$(call say,Running the tests: $(<D))
+	$(call ctest,$(<D)) -R '^($(subst $(space),|,$(minimal_tests)))(_[0-9]+)?$$'
+	@tools/check_install.sh $(<D) installed
 
 ## consumer: install, then build a program by find_package, pkg-config and add_subdirectory
 .PHONY: consumer
@@ -178,5 +186,5 @@ $(BUILD)/%/build.ninja: CMakePresets.json | install-deps
 	@mkdir -p $(BUILD)
 	@cmake --preset $(firstword $(subst -, ,$*)) -B $(BUILD)/$* "-DTUTTI_TORCH=$(or $(torch_folder),$(TORCH))" $(CONFIGURE) \
 	  > $(BUILD)/$*.log 2>&1 || { cat $(BUILD)/$*.log; exit 1; }
-	@sed -n 's/^-- \(LibTorch .*\)/   \1/p' $(BUILD)/$*.log
+	@sed -nE 's/^-- ((LibTorch |TUTTI_WITH_GRPC).*)/   \1/p' $(BUILD)/$*.log
 	@touch $@

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # TuttiGrpc::grpc: gRPC's C++ library. gRPC's own package file also requires protobuf and its
-# compiler, which are not used here. Installed with tutti, whose package file needs it too.
+# compiler, which are not used here. Installed with a tutti that has gRPC, whose package file needs it too.
 
 find_path(TuttiGrpc_INCLUDE_DIR grpcpp/generic/generic_stub.h)
 set(TuttiGrpc_LIBRARIES "")

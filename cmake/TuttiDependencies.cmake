@@ -9,9 +9,23 @@ set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
-find_package(OpenSSL REQUIRED)
 find_package(CURL REQUIRED)
-find_package(TuttiGrpc REQUIRED)
+
+# From here on, TUTTI_WITH_GRPC is ON or OFF.
+if(TUTTI_WITH_GRPC STREQUAL "AUTO")
+  find_package(OpenSSL QUIET)
+  find_package(TuttiGrpc QUIET)
+  if(OpenSSL_FOUND AND TuttiGrpc_FOUND)
+    set(TUTTI_WITH_GRPC ON)
+  else()
+    set(TUTTI_WITH_GRPC OFF)
+    message(STATUS "TUTTI_WITH_GRPC: gRPC or OpenSSL is not installed (Debian: libgrpc++-dev, libssl-dev), so workers \
+in several processes are left out")
+  endif()
+elseif(TUTTI_WITH_GRPC)
+  find_package(OpenSSL REQUIRED)
+  find_package(TuttiGrpc REQUIRED)
+endif()
 
 # Use the pinned LibTorch if it was fetched.
 set(fetched "")

@@ -18,8 +18,10 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/tuttiConfig.cmake.in"
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/tuttiConfig.cmake"
-  "${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake"
-  "${CMAKE_CURRENT_LIST_DIR}/FindTuttiGrpc.cmake" DESTINATION "${package_dir}")
+  "${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake" DESTINATION "${package_dir}")
+if(TUTTI_WITH_GRPC)
+  install(FILES "${CMAKE_CURRENT_LIST_DIR}/FindTuttiGrpc.cmake" DESTINATION "${package_dir}")
+endif()
 
 # pkg-config does not know LibTorch's CMake targets, so tutti.pc spells out what was found here.
 # Its prefix is relative to the file, so that an installed tree can be moved.
@@ -41,6 +43,10 @@ endif()
 string(PREPEND torch_libs "-L${torch_lib_dir} ")
 if(NOT torch_lib_dir IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
   string(APPEND torch_libs " -Wl,-rpath,${torch_lib_dir}")
+endif()
+set(grpc_libs "")
+if(TUTTI_WITH_GRPC)
+  set(grpc_libs "-lgrpc++ -lgrpc -lgpr -labsl_synchronization -lssl -lcrypto ")
 endif()
 configure_file("${CMAKE_CURRENT_LIST_DIR}/tutti.pc.in" "${PROJECT_BINARY_DIR}/tutti.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/tutti.pc" DESTINATION "${pc_dir}")

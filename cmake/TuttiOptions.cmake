@@ -8,6 +8,10 @@ option(TUTTI_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_INSTALL "Make the install rules" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_WERROR "Treat compiler warnings as errors" OFF)
 
+set(TUTTI_WITH_GRPC AUTO CACHE STRING "Connections to other processes, through gRPC and OpenSSL: ON, \
+OFF, or AUTO: if both are installed")
+set_property(CACHE TUTTI_WITH_GRPC PROPERTY STRINGS AUTO ON OFF)
+
 set(TUTTI_TORCH "" CACHE STRING "LibTorch: the folder of an unpacked one, \"debian\" for the system's, or empty: \
 first CMAKE_PREFIX_PATH, then what tools/get_libtorch.py has fetched, then the system's")
 

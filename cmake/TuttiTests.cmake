@@ -64,17 +64,18 @@ function(tutti_torch_headers target)
 endfunction()
 
 # tutti_tests(<name> FILES <globs>... [BATCHES <number>] [SHARDS <number>] [LABEL <label>] [TIMEOUT <seconds>] [LAYERS <folders>...]
+#             [NEED_GRPC <filters>...] [NEED_GRPC_FILES <globs>...]
 #             [SANITIZERS_WITHOUT <filters>...] [SANITIZERS_WITHOUT_FILES <globs>...]
 #             [TSAN_WITHOUT <filters>...] [TSAN_WITHOUT_FILES <globs>...])
 #
 # LAYERS are linked in place of the whole library, for tests of layers that do not need LibTorch.
 # A program that links LibTorch takes more than half a second to start, so an executable is one
-# ctest entry. Sanitizers leave out tests of many processes and of whole models, and the thread
+# ctest entry. NEED_GRPC are left out of a build without gRPC. Sanitizers leave out tests of many processes and of whole models, and the thread
 # sanitizer also leaves out cases with one thread.
 # BATCHES is the number of sources in unity mode: every batch reads the headers, but a large batch
 # needs memory and may keep the other cores waiting.
 function(tutti_tests name)
-  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT;SHARDS" "FILES;LAYERS;SANITIZERS_WITHOUT;SANITIZERS_WITHOUT_FILES;TSAN_WITHOUT;TSAN_WITHOUT_FILES" ${ARGN})
+  cmake_parse_arguments(arg "" "BATCHES;LABEL;TIMEOUT;SHARDS" "FILES;LAYERS;NEED_GRPC;NEED_GRPC_FILES;SANITIZERS_WITHOUT;SANITIZERS_WITHOUT_FILES;TSAN_WITHOUT;TSAN_WITHOUT_FILES" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
@@ -87,6 +88,10 @@ function(tutti_tests name)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${arg_FILES})
   set(without_files "")
   set(without "")
+  if(NOT TUTTI_WITH_GRPC)
+    list(APPEND without_files ${arg_NEED_GRPC_FILES})
+    list(APPEND without ${arg_NEED_GRPC})
+  endif()
   if(TUTTI_SANITIZE)
     list(APPEND without_files ${arg_SANITIZERS_WITHOUT_FILES})
     list(APPEND without ${arg_SANITIZERS_WITHOUT})

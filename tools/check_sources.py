@@ -16,7 +16,7 @@ MAY_START_PROCESS = {"cli/process.cc", "tests/support/main.cc", "tests/process/f
 
 # Folders of tests/ whose sources are built by name or by their own glob.
 OTHER_TEST_FOLDERS = {"support", "compile_fail", "compile_warn", "sanitizer", "install", "fuzz", "interop", "property",
-                      "group"}
+                      "group", "without_grpc"}
 
 
 def cmake_words(folder: Path) -> set[str]:

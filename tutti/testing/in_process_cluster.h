@@ -22,7 +22,8 @@ struct InProcessClusterOptions {
   std::vector<std::string> devices = {};
 
   /// Options of every collective call. implementation chooses the transport between the workers:
-  /// kHost and kAuto use shared memory, kGrpc sends over loopback.
+  /// kHost and kAuto use shared memory, kGrpc sends over loopback (kUnimplemented in a build
+  /// without gRPC).
   CommunicationOptions communication_options = {};
 
   /// Threads, turns and time limits of the replicas.
