@@ -176,7 +176,7 @@ EXTENSION_POINTS = [
     "group/connect.h",
     "group/text_gather.h",
     "rpc/channel.h",
-    "rpc/server.h",
+    "rpc/listener.h",
     "testing/in_process_cluster.h",
 ]
 

@@ -36,7 +36,7 @@ using rpc::internal::ClientHandshake;
 using rpc::internal::FrameBytes;
 using rpc::internal::FrameKind;
 using rpc::internal::FrameStatus;
-using rpc::internal::ServerHandshake;
+using rpc::internal::ListenerHandshake;
 
 constexpr const char* kDocumentedSecret = "0123456789abcdef";
 
@@ -171,10 +171,10 @@ TEST(Formats, FramesOfTheHandshake) {
 
 TEST(Formats, ProofsOfTheHandshakeAreWhatThePageSays) {
   ClientHandshake client("host:1", kDocumentedSecret, "the test");
-  ServerHandshake server(kDocumentedSecret, FrameStatus::kOk);
-  const FrameBytes challenge = server.on_frame(client.hello()).value();
+  ListenerHandshake listener(kDocumentedSecret, FrameStatus::kOk);
+  const FrameBytes challenge = listener.on_frame(client.hello()).value();
   const FrameBytes answer = client.on_challenge(challenge);
-  const FrameBytes verdict = server.on_frame(answer).value();
+  const FrameBytes verdict = listener.on_frame(answer).value();
   const auto covered = [&](const std::string& label) {
     return proof(label, view_of(client.hello()), view_of(challenge));
   };

@@ -35,15 +35,15 @@ FrameBytes frame_at(std::string_view bytes, size_t offset) {
 }
 
 /// Nobody gets in without the secret, whatever the bytes.
-void feed_server(std::string_view bytes) {
+void feed_listener(std::string_view bytes) {
   for (const FrameStatus refusal : {FrameStatus::kOk, FrameStatus::kNeedsTls}) {
-    ServerHandshake handshake(kSecret, refusal);
+    ListenerHandshake handshake(kSecret, refusal);
     for (size_t offset = 0; offset < 3 * kFrameBytes; offset += kFrameBytes) {
-      if (handshake.state() == ServerHandshake::State::kRunning) {
+      if (handshake.state() == ListenerHandshake::State::kRunning) {
         handshake.on_frame(frame_at(bytes, offset));
       }
     }
-    if (handshake.state() == ServerHandshake::State::kAccepted) __builtin_trap();
+    if (handshake.state() == ListenerHandshake::State::kAccepted) __builtin_trap();
   }
 }
 
@@ -51,7 +51,7 @@ void feed_server(std::string_view bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  feed_server(bytes);
+  feed_listener(bytes);
   tutti::test::expect_only_errors([&] {
     ClientHandshake handshake("peer:1", kSecret, "a test");
     handshake.on_challenge(frame_at(bytes, 0));

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/group/rendezvous/rendezvous.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 #include "tests/multi_worker/training.h"
 #include "tests/support/expect_error.h"
@@ -24,8 +24,8 @@ TEST(WorkerRendezvous, RankZeroDoesNotWaitForeverForAWorkerThatCameAndDied) {
   const std::vector<std::string> addresses = test::free_addresses(2);
   const rpc::SecurityOptions security{.job_secret = "a secret of thirty-two bytes 123"};
   std::thread dies([&] {
-    rpc::Server server({.address = addresses[1], .security = security});
-    RendezvousOptions options{.server = server,
+    rpc::Listener listener({.address = addresses[1], .security = security});
+    RendezvousOptions options{.listener = listener,
                               .rank = 1,
                               .addresses = addresses,
                               .job = "train",

@@ -29,11 +29,11 @@ constexpr char kSecret[] = "a secret of the tests";
 
 TEST(WorkerRendezvous, EndsAtOnceIfTheFirstWorkerEndsJustAfterIt) {
   const rpc::SecurityOptions security = {.job_secret = kSecret};
-  rpc::Server first({.security = security});
+  rpc::Listener first({.security = security});
   // The first worker gives an address that does not listen, as if it had ended in between.
-  const std::string gone = rpc::Server({.security = security}).address();
+  const std::string gone = rpc::Listener({.security = security}).address();
   const Thread rank_0("tutti/rank0", [&] {
-    RendezvousOptions options{.server = first};
+    RendezvousOptions options{.listener = first};
     options.addresses = {gone, ""};
     options.job = "joining";
     rendezvous(options);
@@ -53,7 +53,7 @@ TEST(WorkerRendezvous, EndsAtOnceIfTheFirstWorkerEndsJustAfterIt) {
 
 TEST(MultiWorkerMirroredStrategy, TakesItsTimeoutsFromTheEnvironment) {
   const auto alone_in_a_cluster_of_two = [](const MultiWorkerMirroredStrategyOptions& options) {
-    const std::string own = rpc::Server({.security = {.job_secret = kSecret}}).address();
+    const std::string own = rpc::Listener({.security = {.job_secret = kSecret}}).address();
     const auto resolver = std::make_shared<SimpleClusterResolver>(
         ClusterSpec(
             std::map<std::string, std::vector<std::string>>{{"worker", {own, "127.0.0.1:1"}}}),

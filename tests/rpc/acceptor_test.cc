@@ -16,7 +16,7 @@
 
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/internal/sockets.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 #include "tests/rpc/peer_process.h"
 #include "tests/rpc/rpc_fixture.h"
@@ -65,16 +65,16 @@ TEST(Acceptor, ServesAfterAFloodOfGarbageWithFewFileDescriptors) {
 
 TEST(Acceptor, EndsSlowHandshakesThatDelayNoOther) {
   tutti::test::LogCapture log;
-  ServerOptions options = server_options();
+  ListenerOptions options = listener_options();
   options.handshake_timeout = milliseconds(300);
-  Server server(options);
-  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  Listener listener(options);
+  listener.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
   std::vector<FileDescriptor> slow;
   for (int i = 0; i < 100; ++i) {
-    slow.push_back(open_socket(server.address()));
+    slow.push_back(open_socket(listener.address()));
     send_text(slow.back(), "tutti");
   }
-  EXPECT_EQ(connect(server)->call("echo", "quick", soon()), "quick");
+  EXPECT_EQ(connect(listener)->call("echo", "quick", soon()), "quick");
   for (const FileDescriptor& fd : slow) EXPECT_TRUE(is_closed(fd));
   EXPECT_GE(log.count("did not prove the job secret within 300 ms"), 1);
   EXPECT_LE(log.count(" refused "), 20);  // There is not a line for each.
@@ -82,21 +82,21 @@ TEST(Acceptor, EndsSlowHandshakesThatDelayNoOther) {
 
 TEST(Acceptor, LogsWhichPeerSpokeWhichProtocol) {
   tutti::test::LogCapture log;
-  Server server(server_options());
-  const FileDescriptor web = open_socket(server.address());
+  Listener listener(listener_options());
+  const FileDescriptor web = open_socket(listener.address());
   send_text(web, "GET / HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(is_closed(web));
-  const FileDescriptor tls = open_socket(server.address());
+  const FileDescriptor tls = open_socket(listener.address());
   send_text(tls, "\x16\x03\x01");
   EXPECT_TRUE(is_closed(tls));
   EXPECT_EQ(log.count("does not speak this protocol"), 1) << log.text();
-  EXPECT_EQ(log.count("it speaks TLS, for which this server has no certificates"), 1);
+  EXPECT_EQ(log.count("it speaks TLS, for which this listener has no certificates"), 1);
 }
 
 TEST(Acceptor, DoesNotAcceptItsOwnBytesAsProof) {
-  Server server(server_options());
-  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
-  const FileDescriptor fd = open_socket(server.address());
+  Listener listener(listener_options());
+  listener.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  const FileDescriptor fd = open_socket(listener.address());
   std::string hello = "tuttirpc";
   hello += '\x01';
   hello += '\x01';
@@ -106,7 +106,7 @@ TEST(Acceptor, DoesNotAcceptItsOwnBytesAsProof) {
   ASSERT_TRUE(internal::wait_for(fd.get(), POLLIN, soon()));
   ASSERT_EQ(recv(fd.get(), challenge.data(), 64, MSG_WAITALL), 64);
   EXPECT_EQ(challenge.substr(0, 8), "tuttirpc");
-  std::string proof = challenge;  // sends the server's own bytes back
+  std::string proof = challenge;  // sends the listener's own bytes back
   proof[9] = '\x03';
   send_text(fd, proof);
   std::string verdict(64, '\0');
@@ -118,12 +118,12 @@ TEST(Acceptor, DoesNotAcceptItsOwnBytesAsProof) {
 }
 
 TEST(Acceptor, LimitsConnectionsAndFreesClosedOnes) {
-  ServerOptions options = server_options();
+  ListenerOptions options = listener_options();
   options.max_connections = 4;
-  Server server(options);
-  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  Listener listener(options);
+  listener.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
   std::vector<std::shared_ptr<Channel>> channels;
-  for (int i = 0; i < 4; ++i) channels.push_back(connect(server));
+  for (int i = 0; i < 4; ++i) channels.push_back(connect(listener));
   // connect() retries until the deadline, so this allows more time only if the first response took
   // longer.
   std::string refusal;
@@ -132,7 +132,7 @@ TEST(Acceptor, LimitsConnectionsAndFreesClosedOnes) {
        limit *= 2) {
     ASSERT_LT(limit, std::chrono::minutes(1)) << refusal;
     try {
-      Channel::connect(server.address(), channel_options(), Deadline::after(limit));
+      Channel::connect(listener.address(), channel_options(), Deadline::after(limit));
       FAIL() << "connected";
     } catch (const Error& error) {
       refusal = error.what();
@@ -140,10 +140,10 @@ TEST(Acceptor, LimitsConnectionsAndFreesClosedOnes) {
     }
   }
   EXPECT_EQ(code, ErrorCode::kUnavailable) << refusal;
-  EXPECT_NE(refusal.find(server.address()), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find(listener.address()), std::string::npos) << refusal;
   EXPECT_EQ(channels[3]->call("echo", "x", soon()), "x");
   channels.pop_back();
-  EXPECT_EQ(connect(server)->call("echo", "y", soon()), "y");
+  EXPECT_EQ(connect(listener)->call("echo", "y", soon()), "y");
 }
 
 // Limits how many files the process may open, while it lives.
@@ -165,19 +165,19 @@ TEST(Acceptor, DropsTheOldestOfTooManySilentGuests) {
   constexpr size_t kGuests = kDescriptors / 4;
   constexpr size_t kMore = 10;
   tutti::test::LogCapture log;
-  ServerOptions options = server_options();
+  ListenerOptions options = listener_options();
   options.handshake_timeout = std::chrono::minutes(10);
-  std::unique_ptr<Server> server;
+  std::unique_ptr<Listener> listener;
   {
     const DescriptorLimit limit(kDescriptors);
-    server = std::make_unique<Server>(options);
+    listener = std::make_unique<Listener>(options);
   }
-  server->handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  listener->handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
   std::vector<FileDescriptor> silent;
-  for (size_t i = 0; i < kGuests + kMore; ++i) silent.push_back(open_socket(server->address()));
+  for (size_t i = 0; i < kGuests + kMore; ++i) silent.push_back(open_socket(listener->address()));
   for (size_t i = 0; i < kMore; ++i) ASSERT_TRUE(is_closed(silent[i])) << i;
   EXPECT_GE(log.count("it was slow while many others connected"), 1) << log.text();
-  EXPECT_EQ(connect(*server)->call("echo", "quick", soon()), "quick");
+  EXPECT_EQ(connect(*listener)->call("echo", "quick", soon()), "quick");
   // Only those that had to make room were dropped.
   for (size_t i = kMore + 1; i < silent.size(); ++i) {
     EXPECT_FALSE(internal::wait_for(silent[i].get(), POLLIN, Deadline::after(milliseconds(0))))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls between a server and channels over real sockets.
+// Calls between a listener and channels over real sockets.
 
 #include "tutti/rpc/channel.h"
 
@@ -18,7 +18,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/rpc/internal/sockets.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 #include "tests/rpc/peer_process.h"
 #include "tests/rpc/rpc_fixture.h"
@@ -30,11 +30,11 @@ namespace tutti::rpc::channel_test {
 using namespace tutti::rpc::test;  // NOLINT
 
 TEST(Channel, CallsAndGetsTheResponse) {
-  Server server(server_options());
-  server.handle("echo", [](const Caller& caller, std::string_view request) {
+  Listener listener(listener_options());
+  listener.handle("echo", [](const Caller& caller, std::string_view request) {
     return caller.address.substr(0, 10) + std::string(request);
   });
-  const auto channel = connect(server);
+  const auto channel = connect(listener);
   EXPECT_EQ(channel->call("echo", "hello", soon()), "127.0.0.1:hello");
   EXPECT_EQ(channel->call("echo", "", soon()), "127.0.0.1:");
   const std::string large(1 << 20, 'x');
@@ -42,37 +42,37 @@ TEST(Channel, CallsAndGetsTheResponse) {
 }
 
 TEST(Channel, KeepsCodeAndTextOfAHandlersError) {
-  Server server(server_options());
-  server.handle("fail", [](const Caller&, std::string_view request) -> std::string {
+  Listener listener(listener_options());
+  listener.handle("fail", [](const Caller&, std::string_view request) -> std::string {
     if (request == "plain") throw std::runtime_error("a plain exception");
     throw Error(ErrorCode::kDataLoss, "lost: " + std::string(3000, 'y'));
   });
-  const auto channel = connect(server);
+  const auto channel = connect(listener);
   EXPECT_TUTTI_ERROR(channel->call("fail", "", soon()), ErrorCode::kDataLoss,
                      "lost: " + std::string(3000, 'y'));
   EXPECT_TUTTI_ERROR(channel->call("fail", "plain", soon()), ErrorCode::kInternal,
                      "a plain exception");
   EXPECT_TUTTI_ERROR(channel->call("other", "", soon()), ErrorCode::kUnimplemented, "\"other\"",
-                     server.address());
+                     listener.address());
 }
 
 TEST(Channel, EndsACallAtItsDeadline) {
-  Server server(server_options());
+  Listener listener(listener_options());
   std::atomic<bool> over{false};
-  server.handle_deferred("never", [&](const Caller&, std::string_view, const Reply& reply) {
+  listener.handle_deferred("never", [&](const Caller&, std::string_view, const Reply& reply) {
     over = eventually([&] { return reply.is_over(); });
   });
-  const auto channel = connect(server);
+  const auto channel = connect(listener);
   const auto short_time = Deadline::after(std::chrono::milliseconds(50));
   EXPECT_TUTTI_ERROR(channel->call("never", "", short_time), ErrorCode::kDeadlineExceeded,
-                     "\"never\"", server.address());
+                     "\"never\"", listener.address());
   EXPECT_TRUE(eventually([&] { return over.load(); }));
 }
 
 TEST(Channel, CallsBothWaysAtOnceWhileHandlersBlockAndCall) {
   std::shared_ptr<Channel> to_second;  // Outlives the handlers that use it.
-  Server first(server_options());
-  Server second(server_options());
+  Listener first(listener_options());
+  Listener second(listener_options());
   const auto to_first = connect(first);
   to_second = connect(second);
   first.handle("ask", [&](const Caller&, std::string_view text) {
@@ -92,22 +92,22 @@ TEST(Channel, CallsBothWaysAtOnceWhileHandlersBlockAndCall) {
 }
 
 TEST(Channel, ReportsADroppedReply) {
-  Server server(server_options());
-  server.handle_deferred("drop", [](const Caller&, std::string_view, const Reply&) {});
-  EXPECT_TUTTI_ERROR(connect(server)->call("drop", "", soon()), ErrorCode::kInternal,
+  Listener listener(listener_options());
+  listener.handle_deferred("drop", [](const Caller&, std::string_view, const Reply&) {});
+  EXPECT_TUTTI_ERROR(connect(listener)->call("drop", "", soon()), ErrorCode::kInternal,
                      "without a response");
 }
 
 TEST(Channel, WaitsForAPeerThatStartsLate) {
-  const std::string address = [] { return Server(server_options()).address(); }();
+  const std::string address = [] { return Listener(listener_options()).address(); }();
   std::vector<std::string> reasons;
-  std::unique_ptr<Server> server;
+  std::unique_ptr<Listener> listener;
   ChannelOptions options = channel_options();
   options.on_waiting = [&](const std::string& why) {
     reasons.push_back(why);
     if (reasons.size() == 3) {
-      server =
-          std::make_unique<Server>(ServerOptions{.address = address, .security = with_secret()});
+      listener = std::make_unique<Listener>(
+          ListenerOptions{.address = address, .security = with_secret()});
     }
   };
   const auto channel = Channel::connect(address, options, soon());
@@ -129,11 +129,12 @@ TEST(Channel, RetriesAnUnknownNameAndThenNamesIt) {
 }
 
 TEST(Channel, RecognizesAnotherProtocol) {
-  FileDescriptor listener = internal::listen_on({"127.0.0.1", 0});
-  const std::string address = "127.0.0.1:" + std::to_string(internal::local_port(listener.get()));
+  FileDescriptor socket_of_listener = internal::listen_on({"127.0.0.1", 0});
+  const std::string address =
+      "127.0.0.1:" + std::to_string(internal::local_port(socket_of_listener.get()));
   std::thread stranger([&] {
-    internal::wait_for(listener.get(), POLLIN, soon());
-    const FileDescriptor fd(accept(listener.get(), nullptr, nullptr));
+    internal::wait_for(socket_of_listener.get(), POLLIN, soon());
+    const FileDescriptor fd(accept(socket_of_listener.get(), nullptr, nullptr));
     const std::string text = "220 mail.example ready\r\n";
     send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
     char byte = 0;
@@ -175,34 +176,34 @@ TEST(Channel, DetectsAStoppedPeerByKeepalive) {
   EXPECT_TUTTI_ERROR(channel->call("never", "", soon()), ErrorCode::kUnavailable, peer.address());
 }
 
-TEST(Server, AnswersWaitingCallsWhenItStops) {
-  Server server(server_options());
+TEST(Listener, AnswersWaitingCallsWhenItStops) {
+  Listener listener(listener_options());
   std::vector<Reply> kept;
   std::atomic<bool> asked{false};
-  server.handle_deferred("never", [&](const Caller&, std::string_view, const Reply& reply) {
+  listener.handle_deferred("never", [&](const Caller&, std::string_view, const Reply& reply) {
     kept.push_back(reply);
     asked = true;
   });
-  const auto channel = connect(server);
+  const auto channel = connect(listener);
   std::thread stopper([&] {
     EXPECT_TRUE(eventually([&] { return asked.load(); }));
-    server.stop();
+    listener.stop();
   });
   EXPECT_TUTTI_ERROR(channel->call("never", "", soon()), ErrorCode::kCancelled, "stopping",
-                     server.address());
+                     listener.address());
   stopper.join();
   kept.at(0).answer("too late");
-  server.stop();
+  listener.stop();
 }
 
-TEST(Server, ChecksItsOptions) {
-  EXPECT_TUTTI_ERROR(Server({.max_message_bytes = 1}), ErrorCode::kInvalidArgument,
+TEST(Listener, ChecksItsOptions) {
+  EXPECT_TUTTI_ERROR(Listener({.max_message_bytes = 1}), ErrorCode::kInvalidArgument,
                      "max_message_bytes");
-  EXPECT_TUTTI_ERROR(Server({.max_connections = 0}), ErrorCode::kInvalidArgument,
+  EXPECT_TUTTI_ERROR(Listener({.max_connections = 0}), ErrorCode::kInvalidArgument,
                      "max_connections");
-  EXPECT_TUTTI_ERROR(Server({.address = "nonsense"}), ErrorCode::kInvalidArgument, "nonsense");
-  Server server(server_options());
-  EXPECT_TUTTI_ERROR(server.handle("a b", {}), ErrorCode::kInvalidArgument, "a b");
+  EXPECT_TUTTI_ERROR(Listener({.address = "nonsense"}), ErrorCode::kInvalidArgument, "nonsense");
+  Listener listener(listener_options());
+  EXPECT_TUTTI_ERROR(listener.handle("a b", {}), ErrorCode::kInvalidArgument, "a b");
 }
 
 TEST(Message, CopiesAcrossPieces) {

@@ -20,19 +20,19 @@ using internal::FrameBytes;
 using internal::FrameKind;
 using internal::FrameStatus;
 using internal::kNonceBytes;
-using internal::ServerHandshake;
+using internal::ListenerHandshake;
 
 constexpr size_t kPayload = 16;  // The nonce or the proof begins here.
 
 // Both sides, up to the client's proof.
 struct Exchange {
   Exchange() {
-    challenge = server.on_frame(client.hello()).value();
+    challenge = listener.on_frame(client.hello()).value();
     proof = client.on_challenge(challenge);
   }
 
   ClientHandshake client{"host:1", kSecret, "the test"};
-  ServerHandshake server{kSecret, FrameStatus::kOk};
+  ListenerHandshake listener{kSecret, FrameStatus::kOk};
   FrameBytes challenge = {};
   FrameBytes proof = {};
 };
@@ -44,8 +44,8 @@ void expect_refused(ClientHandshake& client, const FrameBytes& verdict) {
 
 TEST(Handshake, AClientAcceptsOnlyTheProofOfItsOwnSecret) {
   Exchange exchange;
-  const FrameBytes verdict = exchange.server.on_frame(exchange.proof).value();
-  EXPECT_EQ(exchange.server.state(), ServerHandshake::State::kAccepted);
+  const FrameBytes verdict = exchange.listener.on_frame(exchange.proof).value();
+  EXPECT_EQ(exchange.listener.state(), ListenerHandshake::State::kAccepted);
   EXPECT_NO_THROW(exchange.client.on_verdict(verdict));
   for (size_t i = 0; i < kNonceBytes; ++i) {
     FrameBytes changed = verdict;
@@ -67,28 +67,28 @@ TEST(Handshake, AClientDoesNotAcceptItsOwnProof) {
 TEST(Handshake, AProofIsInvalidOnAnotherConnection) {
   Exchange first;
   Exchange second;
-  const FrameBytes verdict = first.server.on_frame(first.proof).value();
+  const FrameBytes verdict = first.listener.on_frame(first.proof).value();
   expect_refused(second.client, verdict);
-  EXPECT_EQ(internal::unpack(second.server.on_frame(first.proof).value())->status,
+  EXPECT_EQ(internal::unpack(second.listener.on_frame(first.proof).value())->status,
             FrameStatus::kWrongSecret);
-  EXPECT_EQ(second.server.state(), ServerHandshake::State::kRefused);
+  EXPECT_EQ(second.listener.state(), ListenerHandshake::State::kRefused);
 }
 
 TEST(Handshake, ARecordedConnectionCannotBeReplayed) {
   Exchange recorded;
-  ServerHandshake later(kSecret, FrameStatus::kOk);
+  ListenerHandshake later(kSecret, FrameStatus::kOk);
   ASSERT_TRUE(later.on_frame(recorded.client.hello()));
   EXPECT_EQ(internal::unpack(later.on_frame(recorded.proof).value())->status,
             FrameStatus::kWrongSecret);
 }
 
-TEST(Handshake, AServerRefusesAProofWithOneWrongBit) {
+TEST(Handshake, AListenerRefusesAProofWithOneWrongBit) {
   for (size_t i = 0; i < kNonceBytes; ++i) {
     Exchange exchange;
     exchange.proof[kPayload + i] ^= std::byte{0x01};
-    const auto verdict = internal::unpack(exchange.server.on_frame(exchange.proof).value());
+    const auto verdict = internal::unpack(exchange.listener.on_frame(exchange.proof).value());
     EXPECT_EQ(verdict->status, FrameStatus::kWrongSecret);
-    EXPECT_EQ(exchange.server.state(), ServerHandshake::State::kRefused);
+    EXPECT_EQ(exchange.listener.state(), ListenerHandshake::State::kRefused);
   }
 }
 

@@ -20,7 +20,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/mutex.h"
 #include "tutti/rpc/channel.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 #include "tests/support/eventually.h"
 
@@ -35,12 +35,12 @@ inline Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 inline SecurityOptions with_secret(const std::string& secret = kSecret) {
   return {.job_secret = secret};
 }
-inline ServerOptions server_options() { return {.security = with_secret()}; }
+inline ListenerOptions listener_options() { return {.security = with_secret()}; }
 inline ChannelOptions channel_options() { return {.security = with_secret()}; }
 
-inline std::shared_ptr<Channel> connect(const Server& server,
+inline std::shared_ptr<Channel> connect(const Listener& listener,
                                         const ChannelOptions& options = channel_options()) {
-  return Channel::connect(server.address(), options, soon());
+  return Channel::connect(listener.address(), options, soon());
 }
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {

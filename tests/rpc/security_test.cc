@@ -19,7 +19,7 @@
 
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/internal/sockets.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 #include "cli/certificates.h"
 #include "tests/rpc/rpc_fixture.h"
@@ -48,8 +48,8 @@ class EnvironmentVariable {
   std::string old_;
 };
 
-void add_echo(Server& server) {
-  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+void add_echo(Listener& listener) {
+  listener.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
 }
 
 TEST(JobSecret, PrefersOptionsToTheEnvironmentAndThatToFiles) {
@@ -157,23 +157,23 @@ TEST(IsLoopback, ConsidersOnlyTheHost) {
 TEST(Security, ServesOnlyLoopbackWithoutASecret) {
   const EnvironmentVariable none("TUTTI_JOB_SECRET", "");
   const EnvironmentVariable no_file("TUTTI_JOB_SECRET_FILE", "");
-  EXPECT_TUTTI_ERROR(Server({.address = "0.0.0.0:0"}), ErrorCode::kFailedPrecondition,
+  EXPECT_TUTTI_ERROR(Listener({.address = "0.0.0.0:0"}), ErrorCode::kFailedPrecondition,
                      "TUTTI_JOB_SECRET");
-  Server open({.address = "0.0.0.0:0", .security = with_secret()});
+  Listener open({.address = "0.0.0.0:0", .security = with_secret()});
   EXPECT_GT(open.port(), 0);
 }
 
 TEST(Security, NamesAPortInUse) {
-  const Server server(server_options());
-  EXPECT_TUTTI_ERROR(Server({.address = server.address(), .security = with_secret()}),
-                     ErrorCode::kUnavailable, server.address(), "Another process listens");
+  const Listener listener(listener_options());
+  EXPECT_TUTTI_ERROR(Listener({.address = listener.address(), .security = with_secret()}),
+                     ErrorCode::kUnavailable, listener.address(), "Another process listens");
 }
 
 TEST(Security, RefusesADifferentSecretAndBothSidesSayWhy) {
   tutti::test::LogCapture log;
-  Server server(server_options());
-  EXPECT_TUTTI_ERROR(connect(server, {.security = with_secret(kOtherSecret)}),
-                     ErrorCode::kFailedPrecondition, server.address(), "job secrets differ",
+  Listener listener(listener_options());
+  EXPECT_TUTTI_ERROR(connect(listener, {.security = with_secret(kOtherSecret)}),
+                     ErrorCode::kFailedPrecondition, listener.address(), "job secrets differ",
                      "SecurityOptions::job_secret");
   EXPECT_TRUE(eventually([&] { return log.count("a different job secret") == 1; })) << log.text();
   EXPECT_EQ(log.count(kSecret) + log.count(kOtherSecret), 0);
@@ -197,12 +197,12 @@ ChannelOptions with(const SecurityOptions& security) { return {.security = secur
 
 TEST(Tls, ConnectsMembersOfTheJob) {
   const Certificates files;
-  Server server({.security = files.of("job", "a", kSecret)});
-  add_echo(server);
+  Listener listener({.security = files.of("job", "a", kSecret)});
+  add_echo(listener);
   const auto collector = std::make_shared<Collector>();
-  server.handle_stream("data", [&](const Caller&, std::string_view,
-                                   std::shared_ptr<IncomingStream>) { return collector; });
-  const auto channel = connect(server, with(files.of("job", "b", kSecret)));
+  listener.handle_stream("data", [&](const Caller&, std::string_view,
+                                     std::shared_ptr<IncomingStream>) { return collector; });
+  const auto channel = connect(listener, with(files.of("job", "b", kSecret)));
   EXPECT_EQ(channel->call("echo", "hidden", soon()), "hidden");
   auto stream = channel->open_stream("data", "", {});
   const std::string body(3 << 20, 'z');
@@ -216,13 +216,13 @@ TEST(Tls, ConnectsMembersOfTheJob) {
 TEST(Tls, ASecretIsOptionalButMustAgree) {
   tutti::test::LogCapture log;
   const Certificates files;
-  Server without({.security = files.of("job", "a")});
+  Listener without({.security = files.of("job", "a")});
   add_echo(without);
   EXPECT_EQ(connect(without, with(files.of("job", "b")))->call("echo", "x", soon()), "x");
-  Server server({.security = files.of("job", "a", kSecret)});
+  Listener listener({.security = files.of("job", "a", kSecret)});
   for (const std::string& secret : {std::string(), kOtherSecret}) {
-    EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "b", secret))),
-                       ErrorCode::kFailedPrecondition, server.address(), "job secrets differ");
+    EXPECT_TUTTI_ERROR(connect(listener, with(files.of("job", "b", secret))),
+                       ErrorCode::kFailedPrecondition, listener.address(), "job secrets differ");
   }
   EXPECT_GE(log.count("a different job secret, or none"), 2);
 }
@@ -230,38 +230,38 @@ TEST(Tls, ASecretIsOptionalButMustAgree) {
 TEST(Tls, RefusesOthersWithAHint) {
   tutti::test::LogCapture log;
   const Certificates files;
-  Server server({.security = files.of("job", "a", kSecret)});
-  add_echo(server);
+  Listener listener({.security = files.of("job", "a", kSecret)});
+  add_echo(listener);
   // This one has no certificates.
-  EXPECT_TUTTI_ERROR(connect(server, channel_options()), ErrorCode::kFailedPrecondition,
-                     server.address(), "requires TLS", "ca_file");
+  EXPECT_TUTTI_ERROR(connect(listener, channel_options()), ErrorCode::kFailedPrecondition,
+                     listener.address(), "requires TLS", "ca_file");
   // This one is signed by another CA, which it also trusts.
-  EXPECT_TUTTI_ERROR(connect(server, with(files.of("other", "a", kSecret))),
-                     ErrorCode::kFailedPrecondition, server.address(), "is each certificate");
+  EXPECT_TUTTI_ERROR(connect(listener, with(files.of("other", "a", kSecret))),
+                     ErrorCode::kFailedPrecondition, listener.address(), "is each certificate");
   // This one is signed by another CA, but trusts the right one.
   SecurityOptions mixed = files.of("other", "a", kSecret);
   mixed.ca_file = files.of("job", "a").ca_file;
-  EXPECT_TUTTI_ERROR(connect(server, with(mixed)), ErrorCode::kFailedPrecondition, server.address(),
-                     "signed by the other's CA");
+  EXPECT_TUTTI_ERROR(connect(listener, with(mixed)), ErrorCode::kFailedPrecondition,
+                     listener.address(), "signed by the other's CA");
   EXPECT_TRUE(
-      eventually([&] { return log.count("does not use TLS, which this server requires") == 1; }));
-  // The server still serves its own job.
-  EXPECT_EQ(connect(server, with(files.of("job", "b", kSecret)))->call("echo", "x", soon()), "x");
+      eventually([&] { return log.count("does not use TLS, which this listener requires") == 1; }));
+  // The listener still serves its own job.
+  EXPECT_EQ(connect(listener, with(files.of("job", "b", kSecret)))->call("echo", "x", soon()), "x");
 }
 
-TEST(Tls, TheServersCertificateMustNameTheHost) {
+TEST(Tls, TheListenersCertificateMustNameTheHost) {
   const Certificates files;
-  Server server({.security = files.of("job", "b", kSecret)});  // Names hostB, not 127.0.0.1.
-  EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "a", kSecret))),
-                     ErrorCode::kFailedPrecondition, server.address(), "name this host");
+  Listener listener({.security = files.of("job", "b", kSecret)});  // Names hostB, not 127.0.0.1.
+  EXPECT_TUTTI_ERROR(connect(listener, with(files.of("job", "a", kSecret))),
+                     ErrorCode::kFailedPrecondition, listener.address(), "name this host");
 }
 
-TEST(Tls, TellsAClientWithTlsThatTheServerIsPlain) {
+TEST(Tls, TellsAClientWithTlsThatTheListenerIsPlain) {
   tutti::test::LogCapture log;
   const Certificates files;
-  Server server(server_options());
-  EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "a", kSecret))),
-                     ErrorCode::kFailedPrecondition, server.address(), "Does the peer use TLS");
+  Listener listener(listener_options());
+  EXPECT_TUTTI_ERROR(connect(listener, with(files.of("job", "a", kSecret))),
+                     ErrorCode::kFailedPrecondition, listener.address(), "Does the peer use TLS");
   EXPECT_GE(log.count("it speaks TLS"), 1);
 }
 
@@ -269,11 +269,12 @@ TEST(Tls, ChecksItsFiles) {
   const Certificates files;
   SecurityOptions options = files.of("job", "a");
   options.key_file.clear();
-  EXPECT_TUTTI_ERROR(Server({.security = options}), ErrorCode::kInvalidArgument, "all of ca_file");
+  EXPECT_TUTTI_ERROR(Listener({.security = options}), ErrorCode::kInvalidArgument,
+                     "all of ca_file");
   options.key_file = files.folder.path("none");
-  EXPECT_TUTTI_ERROR(Server({.security = options}), ErrorCode::kNotFound, "key_file", "none");
+  EXPECT_TUTTI_ERROR(Listener({.security = options}), ErrorCode::kNotFound, "key_file", "none");
   options.key_file = options.certificate_file;
-  EXPECT_TUTTI_ERROR(Server({.security = options}), ErrorCode::kInvalidArgument, "PRIVATE KEY");
+  EXPECT_TUTTI_ERROR(Listener({.security = options}), ErrorCode::kInvalidArgument, "PRIVATE KEY");
   struct stat info = {};
   ASSERT_EQ(stat(files.of("job", "a").key_file.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
@@ -289,12 +290,12 @@ TEST(Tls, ChecksItsFiles) {
 TEST(Tls, LimitsConnectionsAndFreesClosedOnes) {
   tutti::test::LogCapture log;
   const Certificates files;
-  ServerOptions options{.security = files.of("job", "a", kSecret)};
+  ListenerOptions options{.security = files.of("job", "a", kSecret)};
   options.max_connections = 4;
   options.handshake_timeout = std::chrono::minutes(10);
-  Server server(options);
-  add_echo(server);
-  const auto address = internal::split_address("test", server.address());
+  Listener listener(options);
+  add_echo(listener);
+  const auto address = internal::split_address("test", listener.address());
   std::vector<FileDescriptor> begun;
   for (int i = 0; i < 5; ++i) {
     begun.push_back(internal::connect_to(internal::resolve(address, soon()).at(0), soon()));
@@ -302,12 +303,13 @@ TEST(Tls, LimitsConnectionsAndFreesClosedOnes) {
   }
   ASSERT_TRUE(eventually([&] { return log.count("there are too many connections") == 1; }))
       << log.text();
-  EXPECT_TUTTI_ERROR(connect(server, with(files.of("job", "b", kSecret))),
-                     ErrorCode::kFailedPrecondition, server.address());
+  EXPECT_TUTTI_ERROR(connect(listener, with(files.of("job", "b", kSecret))),
+                     ErrorCode::kFailedPrecondition, listener.address());
   begun.clear();
   const auto served = [&] {
     try {
-      return connect(server, with(files.of("job", "b", kSecret)))->call("echo", "x", soon()) == "x";
+      return connect(listener, with(files.of("job", "b", kSecret)))->call("echo", "x", soon()) ==
+             "x";
     } catch (const Error&) {
       return false;  // gRPC has not yet detected that they are gone.
     }

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/rpc/channel.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 #include "tests/rpc/rpc_fixture.h"
 #include "tests/support/expect_error.h"
@@ -20,11 +20,11 @@ namespace tutti::rpc::stream_test {
 
 using namespace tutti::rpc::test;  // NOLINT
 
-/// A server whose method "data" collects messages.
+/// A listener whose method "data" collects messages.
 struct Receiving {
-  explicit Receiving(ServerOptions options = server_options()) : server(std::move(options)) {
-    server.handle_stream("data", [this](const Caller&, std::string_view text,
-                                        std::shared_ptr<IncomingStream> handle) {
+  explicit Receiving(ListenerOptions options = listener_options()) : listener(std::move(options)) {
+    listener.handle_stream("data", [this](const Caller&, std::string_view text,
+                                          std::shared_ptr<IncomingStream> handle) {
       MutexLock lock(mutex);
       opening = text;
       incoming = std::move(handle);
@@ -40,12 +40,12 @@ struct Receiving {
   Mutex mutex;
   std::string opening;
   std::shared_ptr<IncomingStream> incoming;
-  Server server;
+  Listener listener;
 };
 
 TEST(SendStream, DeliversMessagesInOrderAndThenTheEnd) {
   Receiving peer;
-  const auto channel = connect(peer.server);
+  const auto channel = connect(peer.listener);
   BrokenFlag broken;
   auto stream = channel->open_stream("data", "open", broken.callback());
   std::atomic<int> sent{0};
@@ -70,7 +70,7 @@ TEST(SendStream, DeliversMessagesInOrderAndThenTheEnd) {
 
 TEST(SendStream, DoesNotCopyLargeBodiesAndReleasesThemOnce) {
   Receiving peer;
-  const auto channel = connect(peer.server);
+  const auto channel = connect(peer.listener);
   auto stream = channel->open_stream("data", "", {});
   std::vector<std::string> bodies(8);
   std::vector<std::atomic<int>> released(bodies.size());
@@ -95,9 +95,9 @@ TEST(SendStream, DoesNotCopyLargeBodiesAndReleasesThemOnce) {
 TEST(SendStream, APausedReceiverSlowsDownOnlyItsSender) {
   Receiving peer;
   peer.collector->pause_after(1);
-  peer.server.handle("echo",
-                     [](const Caller&, std::string_view text) { return std::string(text); });
-  const auto channel = connect(peer.server);
+  peer.listener.handle("echo",
+                       [](const Caller&, std::string_view text) { return std::string(text); });
+  const auto channel = connect(peer.listener);
   auto stream = channel->open_stream("data", "", {});
   const std::string body(1 << 20, 'b');
   std::atomic<int> sent{0};
@@ -124,7 +124,7 @@ TEST(SendStream, APausedReceiverSlowsDownOnlyItsSender) {
 TEST(SendStream, TellsTheSenderWhenTheReceiverCancels) {
   Receiving peer;
   peer.collector->pause_after(1);
-  const auto channel = connect(peer.server);
+  const auto channel = connect(peer.listener);
   BrokenFlag broken;
   auto stream = channel->open_stream("data", "", broken.callback());
   stream->send(bytes_of("one"), {}, [](bool) {});
@@ -132,7 +132,7 @@ TEST(SendStream, TellsTheSenderWhenTheReceiverCancels) {
   peer.handle()->cancel();
   ASSERT_TRUE(eventually([&] { return peer.collector->closed() && broken.count() == 1; }));
   EXPECT_NE(what_of(peer.collector->why()).find("cancelled by the receiver"), std::string::npos);
-  EXPECT_NE(what_of(broken.why()).find(peer.server.address()), std::string::npos);
+  EXPECT_NE(what_of(broken.why()).find(peer.listener.address()), std::string::npos);
   std::atomic<int> failed{0};
   stream->send(bytes_of("two"), {}, [&](bool ok) { failed += ok ? 100 : 1; });
   EXPECT_TRUE(eventually([&] { return failed == 1; }));
@@ -141,7 +141,7 @@ TEST(SendStream, TellsTheSenderWhenTheReceiverCancels) {
 TEST(SendStream, TellsTheReceiverWhenTheSenderCancelsOrDies) {
   for (const bool destroy : {false, true}) {
     Receiving peer;
-    const auto channel = connect(peer.server);
+    const auto channel = connect(peer.listener);
     BrokenFlag broken;
     auto stream = channel->open_stream("data", "", broken.callback());
     stream->send(bytes_of("one"), {}, [](bool) {});
@@ -155,23 +155,23 @@ TEST(SendStream, TellsTheReceiverWhenTheSenderCancelsOrDies) {
 }
 
 TEST(SendStream, PassesErrorsOfReceiverAndHandlerToTheSender) {
-  Server server(server_options());
+  Listener listener(listener_options());
   class Thrower : public Collector {
     bool on_message(Message) override { throw Error(ErrorCode::kDataLoss, "cannot read this"); }
   };
-  server.handle_stream("data",
-                       [](const Caller&, std::string_view opening,
-                          std::shared_ptr<IncomingStream>) -> std::shared_ptr<StreamReceiver> {
-                         if (opening == "bad")
-                           throw Error(ErrorCode::kInvalidArgument, "no such data");
-                         return std::make_shared<Thrower>();
-                       });
-  const auto channel = connect(server);
+  listener.handle_stream("data",
+                         [](const Caller&, std::string_view opening,
+                            std::shared_ptr<IncomingStream>) -> std::shared_ptr<StreamReceiver> {
+                           if (opening == "bad")
+                             throw Error(ErrorCode::kInvalidArgument, "no such data");
+                           return std::make_shared<Thrower>();
+                         });
+  const auto channel = connect(listener);
   BrokenFlag refused;
   auto first = channel->open_stream("data", "bad", refused.callback());
   ASSERT_TRUE(eventually([&] { return refused.count() == 1; }));
   EXPECT_TUTTI_ERROR(std::rethrow_exception(refused.why()), ErrorCode::kInvalidArgument,
-                     "no such data", server.address());
+                     "no such data", listener.address());
   BrokenFlag broken;
   auto second = channel->open_stream("data", "", broken.callback());
   second->send(bytes_of("x"), {}, [](bool) {});
@@ -185,10 +185,10 @@ TEST(SendStream, PassesErrorsOfReceiverAndHandlerToTheSender) {
 }
 
 TEST(SendStream, ChecksSizes) {
-  ServerOptions small = server_options();
+  ListenerOptions small = listener_options();
   small.max_message_bytes = small.max_call_bytes = 1 << 16;
   Receiving peer(small);
-  const auto channel = connect(peer.server);
+  const auto channel = connect(peer.listener);
   BrokenFlag broken;
   auto stream = channel->open_stream("data", "", broken.callback());
   EXPECT_TUTTI_ERROR(stream->send({}, {}, [](bool) { FAIL(); }), ErrorCode::kInvalidArgument,
@@ -196,7 +196,7 @@ TEST(SendStream, ChecksSizes) {
   const std::string huge(17 << 20, 'x');
   EXPECT_TUTTI_ERROR(stream->send({}, bytes_of(huge), [](bool) { FAIL(); }),
                      ErrorCode::kInvalidArgument, "max_message_bytes");
-  // The client allows this size, the server does not.
+  // The client allows this size, the listener does not.
   const std::string large(1 << 20, 'x');
   std::atomic<bool> released{false};
   stream->send({}, bytes_of(large), [&](bool) { released = true; });
@@ -204,14 +204,14 @@ TEST(SendStream, ChecksSizes) {
   EXPECT_TRUE(eventually([&] { return peer.collector->closed(); }));
   EXPECT_EQ(peer.collector->count(), 0u);
   EXPECT_TUTTI_ERROR(channel->call("x", large, soon()), ErrorCode::kUnimplemented, "x");
-  peer.server.handle("echo", [](const Caller&, std::string_view) { return std::string(); });
+  peer.listener.handle("echo", [](const Caller&, std::string_view) { return std::string(); });
   EXPECT_ANY_THROW(channel->call("echo", large, soon()));
 }
 
 TEST(SendStream, ReleasesEverythingImmediatelyWhenTheChannelAborts) {
   Receiving peer;
   peer.collector->pause_after(1);
-  const auto channel = connect(peer.server);
+  const auto channel = connect(peer.listener);
   BrokenFlag broken;
   auto stream = channel->open_stream("data", "", broken.callback());
   const std::string body(4 << 20, 'b');
@@ -221,18 +221,18 @@ TEST(SendStream, ReleasesEverythingImmediatelyWhenTheChannelAborts) {
   channel->abort();
   EXPECT_TRUE(eventually([&] { return calls == 16 && broken.count() == 1; })) << calls;
   EXPECT_TUTTI_ERROR(channel->call("echo", "", soon()), ErrorCode::kUnavailable,
-                     peer.server.address());
+                     peer.listener.address());
   EXPECT_TRUE(eventually([&] { return peer.collector->closed(); }));
 }
 
-TEST(SendStream, BreaksWhenTheServerStops) {
+TEST(SendStream, BreaksWhenTheListenerStops) {
   Receiving peer;
-  const auto channel = connect(peer.server);
+  const auto channel = connect(peer.listener);
   BrokenFlag broken;
   auto stream = channel->open_stream("data", "", broken.callback());
   stream->send(bytes_of("one"), {}, [](bool) {});
   ASSERT_TRUE(eventually([&] { return peer.collector->count() == 1; }));
-  peer.server.stop();
+  peer.listener.stop();
   EXPECT_TRUE(peer.collector->closed());
   EXPECT_TRUE(eventually([&] { return broken.count() == 1; }));
 }

@@ -110,19 +110,19 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
                                                 options.own_address, deadline)
                                : await_own_host(options.names[0], options.addresses[0], deadline);
   const std::string listen = has_address ? options.own_address : Address{host, 0}.to_string();
-  rpc::ServerOptions server_options;
-  server_options.address = listen;
-  server_options.security = security;
-  const auto server = std::make_shared<rpc::Server>(server_options);
+  rpc::ListenerOptions listener_options;
+  listener_options.address = listen;
+  listener_options.security = security;
+  const auto listener = std::make_shared<rpc::Listener>(listener_options);
   const auto texts = std::make_shared<TextGather>(
       "MultiWorkerMirroredStrategy", options.names,
       message("Do they still run, and can they reach this address? The time for it is "
               "join_timeout, at least ",
               kConnectTime.count(), " s."));
   if (options.rank == 0) {
-    server->handle_deferred(kGatherMethod, [texts, ranks](const rpc::Caller&,
-                                                          std::string_view request,
-                                                          const rpc::Reply& reply) {
+    listener->handle_deferred(kGatherMethod, [texts, ranks](const rpc::Caller&,
+                                                            std::string_view request,
+                                                            const rpc::Reply& reply) {
       const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
       if (!json.is_array() || json.size() != 3 || !json[0].is_number_unsigned() ||
           !json[1].is_number_unsigned() || json[1].get<size_t>() >= ranks || !json[2].is_string()) {
@@ -136,11 +136,11 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
 
   rpc::ChannelOptions channel_options;
   channel_options.security = security;
-  RendezvousOptions meeting{.server = *server};
+  RendezvousOptions meeting{.listener = *listener};
   meeting.rank = options.rank;
   meeting.addresses = options.addresses;
   meeting.addresses[static_cast<size_t>(options.rank)] =
-      options.own_address.empty() ? server->address() : options.own_address;
+      options.own_address.empty() ? listener->address() : options.own_address;
   meeting.job = options.job;
   meeting.facts = options.facts;
   meeting.info = options.info;
@@ -175,7 +175,7 @@ JoinedWorkers join_workers(const WorkerRendezvousOptions& options) {
     return parse_texts(to_first->call(kGatherMethod, request.dump(), soon), ranks);
   };
   group.remote =
-      make_grpc_links(server, options.rank, members.epoch, members.addresses, channel_options);
+      make_grpc_links(listener, options.rank, members.epoch, members.addresses, channel_options);
   return {make_group(group), members.info};
 }
 

@@ -13,9 +13,9 @@
 #include "tutti/rpc/internal/client_connection.h"
 #include "tutti/rpc/internal/grpc_bytes.h"
 #include "tutti/rpc/internal/handshake.h"
+#include "tutti/rpc/internal/listener_core.h"
 #include "tutti/rpc/internal/open_calls.h"
 #include "tutti/rpc/internal/outgoing_stream.h"
-#include "tutti/rpc/internal/server_core.h"
 
 namespace tutti::rpc {
 namespace {

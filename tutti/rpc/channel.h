@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The client side: a connection to one peer's Server, calls, and streams of messages. A broken
+// The client side: a connection to one peer's Listener, calls, and streams of messages. A broken
 // connection stays broken; connect again. (With TLS gRPC may reconnect by itself.)
 
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Processes that find each other, run as threads with a server each.
+// Processes that find each other, run as threads with a listener each.
 
 #include "tutti/group/rendezvous/rendezvous.h"
 
@@ -23,9 +23,9 @@ namespace tutti::rpc::rendezvous_test {
 using namespace tutti::rpc::test;  // NOLINT
 using std::chrono::milliseconds;
 
-/// One rank: a server and what rendezvous() gave or threw.
+/// One rank: a listener and what rendezvous() gave or threw.
 struct Rank {
-  std::unique_ptr<Server> server = std::make_unique<Server>(server_options());
+  std::unique_ptr<Listener> listener = std::make_unique<Listener>(listener_options());
   Membership result;
   std::exception_ptr error;
 };
@@ -37,13 +37,13 @@ struct Job {
 
   std::vector<std::string> addresses(size_t known_by) const {
     std::vector<std::string> list(ranks.size());
-    list[0] = ranks[0].server->address();
-    list[known_by] = ranks[known_by].server->address();
+    list[0] = ranks[0].listener->address();
+    list[known_by] = ranks[known_by].listener->address();
     return list;
   }
   /// Runs one rank to its end.
   void run(size_t rank, const Change& change = {}) {
-    RendezvousOptions options{.server = *ranks[rank].server,
+    RendezvousOptions options{.listener = *ranks[rank].listener,
                               .rank = static_cast<int>(rank),
                               .addresses = addresses(rank),
                               .job = "train",
@@ -91,7 +91,7 @@ TEST(Rendezvous, AllRanksLeaveWithTheSameEpochAddressesAndInfo) {
     EXPECT_EQ(rank.result.epoch, job.ranks[0].result.epoch);
     ASSERT_EQ(rank.result.addresses.size(), 4u);
     for (size_t i = 0; i < 4; ++i) {
-      EXPECT_EQ(rank.result.addresses[i], job.ranks[i].server->address());
+      EXPECT_EQ(rank.result.addresses[i], job.ranks[i].listener->address());
       EXPECT_EQ(rank.result.info[i].at("threads"), std::to_string(i));
     }
   }
@@ -178,9 +178,10 @@ TEST(Rendezvous, NamesAMissingWorkerOnEveryRank) {
     return [](RendezvousOptions& options) { options.timeout = milliseconds(300); };
   });
   for (const size_t rank : {0, 1}) {
-    job.expect_error(rank, ErrorCode::kDeadlineExceeded,
-                     {"worker 2 of 3", "did not join within 0.3 s", job.ranks[0].server->address(),
-                      "No process was refused", "Raise the timeout"});
+    job.expect_error(
+        rank, ErrorCode::kDeadlineExceeded,
+        {"worker 2 of 3", "did not join within 0.3 s", job.ranks[0].listener->address(),
+         "No process was refused", "Raise the timeout"});
   }
 }
 
@@ -206,9 +207,9 @@ TEST(Rendezvous, SaysWhyAMissingWorkerWasRefused) {
 
 TEST(Rendezvous, NamesTheAddressWhenRankZeroIsMissing) {
   Job job(2);
-  const std::string address = job.ranks[0].server->address();
-  job.ranks[0].server.reset();
-  RendezvousOptions options{.server = *job.ranks[1].server,
+  const std::string address = job.ranks[0].listener->address();
+  job.ranks[0].listener.reset();
+  RendezvousOptions options{.listener = *job.ranks[1].listener,
                             .rank = 1,
                             .addresses = {address, ""},
                             .timeout = milliseconds(200),
@@ -224,10 +225,10 @@ TEST(Rendezvous, RefusesTheSameRankTwice) {
   for (const size_t rank : {0, 1}) threads.emplace_back([&job, rank] { job.run(rank); });
   ASSERT_TRUE(eventually([&] { return log.count("waiting for worker 2 of 3") >= 2; }));
   twin.run(1, [&](RendezvousOptions& options) {
-    options.addresses[0] = job.ranks[0].server->address();
+    options.addresses[0] = job.ranks[0].listener->address();
   });
   twin.expect_error(1, ErrorCode::kFailedPrecondition,
-                    {"worker 1 of 3", "twice: another process", job.ranks[1].server->address()});
+                    {"worker 1 of 3", "twice: another process", job.ranks[1].listener->address()});
   job.run(2);
   for (std::thread& thread : threads) thread.join();
   for (const Rank& rank : job.ranks) EXPECT_EQ(what_of(rank.error), "");
@@ -239,7 +240,7 @@ TEST(Rendezvous, RefusesAnotherJobWithoutDisturbingThisOne) {
   Job other(2);
   std::thread zero([&] { job.run(0); });
   other.run(1, [&](RendezvousOptions& options) {
-    options.addresses[0] = job.ranks[0].server->address();
+    options.addresses[0] = job.ranks[0].listener->address();
     options.job = "other";
   });
   other.expect_error(1, ErrorCode::kFailedPrecondition, {"job \"other\"", "this is job \"train\""});
@@ -255,7 +256,7 @@ TEST(Rendezvous, AWorkerThatLeftMayRejoinAsAnotherProcess) {
   Job second(3);
   std::thread zero([&] { job.run(0); });
   // A process that joins by hand, and dies.
-  auto channel = Channel::connect(job.ranks[0].server->address(), channel_options(), soon());
+  auto channel = Channel::connect(job.ranks[0].listener->address(), channel_options(), soon());
   const std::string request =
       R"({"rank":1,"world":3,"job":"train","instance":"x","address":"127.0.0.1:1",)"
       R"("facts":{"version":"1"},"info":{}})";
@@ -282,7 +283,7 @@ TEST(Rendezvous, AWorkerThatLeftMayRejoinAsAnotherProcess) {
 
 TEST(Rendezvous, TellsTheOthersImmediatelyWhenRankZeroDies) {
   Job job(2);
-  Server zero(server_options());
+  Listener zero(listener_options());
   std::vector<Reply> kept;
   std::atomic<bool> joined{false};
   zero.handle_deferred("rendezvous.join", [&](const Caller&, std::string_view, const Reply& reply) {
@@ -302,25 +303,28 @@ TEST(Rendezvous, TellsTheOthersImmediatelyWhenRankZeroDies) {
 }
 
 TEST(Rendezvous, RefusesALoopbackAddressAmongOthers) {
-  Server server(server_options());
-  RendezvousOptions options{
-      .server = server, .rank = 1, .addresses = {"hostA:1234", ""}, .channel = channel_options()};
-  EXPECT_TUTTI_ERROR(rendezvous(options), ErrorCode::kFailedPrecondition, server.address(),
+  Listener listener(listener_options());
+  RendezvousOptions options{.listener = listener,
+                            .rank = 1,
+                            .addresses = {"hostA:1234", ""},
+                            .channel = channel_options()};
+  EXPECT_TUTTI_ERROR(rendezvous(options), ErrorCode::kFailedPrecondition, listener.address(),
                      "only its own machine can reach", "hostA:1234");
 }
 
 TEST(Rendezvous, ChecksItsArguments) {
-  Server server(server_options());
-  EXPECT_TUTTI_ERROR(rendezvous({.server = server, .rank = 2, .addresses = {"", ""}}),
+  Listener listener(listener_options());
+  EXPECT_TUTTI_ERROR(rendezvous({.listener = listener, .rank = 2, .addresses = {"", ""}}),
                      ErrorCode::kInvalidArgument, "rank 2", "2 addresses");
-  EXPECT_TUTTI_ERROR(rendezvous({.server = server, .rank = 1, .addresses = {"", ""}}),
+  EXPECT_TUTTI_ERROR(rendezvous({.listener = listener, .rank = 1, .addresses = {"", ""}}),
                      ErrorCode::kInvalidArgument, "address of rank 0");
 }
 
 TEST(Rendezvous, ReportsMalformedJoinsOnlyToTheirSender) {
   Job job(2);
   std::thread zero([&] { job.run(0); });
-  const auto channel = Channel::connect(job.ranks[0].server->address(), channel_options(), soon());
+  const auto channel =
+      Channel::connect(job.ranks[0].listener->address(), channel_options(), soon());
   const auto code_of = [&](const std::string& request) {
     while (true) {
       try {

@@ -70,11 +70,11 @@ TEST(LocalListener, AcceptsThoseThatKnowItsName) {
   EXPECT_NE(listener.name(), LocalListener(2).name());
   const FileDescriptor client = connect_locally(listener.name());
   ASSERT_TRUE(client.is_open());
-  const FileDescriptor server = listener.accept(soon());
-  ASSERT_TRUE(server.is_open());
+  const FileDescriptor accepted = listener.accept(soon());
+  ASSERT_TRUE(accepted.is_open());
   EXPECT_EQ(write(client.get(), "x", 1), 1);
   char letter = 0;
-  EXPECT_EQ(read(server.get(), &letter, 1), 1);
+  EXPECT_EQ(read(accepted.get(), &letter, 1), 1);
   EXPECT_EQ(letter, 'x');
 }
 

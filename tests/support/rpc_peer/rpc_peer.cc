@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A process for the tests of rpc: rpc_peer <secret> [<limit of file descriptors>]. Prints the
-// address of its server, and serves until its standard input ends.
+// address of its listener, and serves until its standard input ends.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include <string>
 
 #include "tutti/base/log.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 namespace {
 
@@ -33,19 +33,19 @@ int main(int argc, char** argv) {
     if (setrlimit(RLIMIT_NOFILE, &limits) != 0) return 2;
   }
   tutti::set_log_level(tutti::LogLevel::kError);
-  Server server({.security = {.job_secret = argv[1]},
-                 .keepalive_interval = std::chrono::milliseconds(200),
-                 .keepalive_timeout = std::chrono::milliseconds(1000)});
-  server.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
-  server.handle_deferred("never", [](const Caller&, std::string_view, const Reply& reply) {
+  Listener listener({.security = {.job_secret = argv[1]},
+                     .keepalive_interval = std::chrono::milliseconds(200),
+                     .keepalive_timeout = std::chrono::milliseconds(1000)});
+  listener.handle("echo", [](const Caller&, std::string_view text) { return std::string(text); });
+  listener.handle_deferred("never", [](const Caller&, std::string_view, const Reply& reply) {
     static auto* const kept = new Reply(reply);
     *kept = reply;
   });
-  server.handle_stream("data",
-                       [](const Caller&, std::string_view, std::shared_ptr<IncomingStream>) {
-                         return std::make_shared<Discards>();
-                       });
-  std::printf("%s\n", server.address().c_str());
+  listener.handle_stream("data",
+                         [](const Caller&, std::string_view, std::shared_ptr<IncomingStream>) {
+                           return std::make_shared<Discards>();
+                         });
+  std::printf("%s\n", listener.address().c_str());
   std::fflush(stdout);
   char ignored = 0;
   while (read(STDIN_FILENO, &ignored, 1) > 0) {

@@ -11,12 +11,12 @@
 
 #include "tutti/group/connect.h"
 #include "tutti/rpc/channel.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 namespace tutti {
 
-/// `addresses` are those of each rank's server. Peers may open their streams immediately.
-std::shared_ptr<RemoteLinks> make_grpc_links(std::shared_ptr<rpc::Server> server, int rank,
+/// `addresses` are those of each rank's listener. Peers may open their streams immediately.
+std::shared_ptr<RemoteLinks> make_grpc_links(std::shared_ptr<rpc::Listener> listener, int rank,
                                              uint64_t epoch, std::vector<std::string> addresses,
                                              const rpc::ChannelOptions& options);
 

@@ -119,12 +119,12 @@ class Receiver final : public rpc::StreamReceiver {
 
 }  // namespace
 
-GrpcLinks::GrpcLinks(std::shared_ptr<rpc::Server> server, Options options)
-    : server_(std::move(server)), options_(std::move(options)) {
+GrpcLinks::GrpcLinks(std::shared_ptr<rpc::Listener> listener, Options options)
+    : listener_(std::move(listener)), options_(std::move(options)) {
   for (size_t r = 0; r < options_.addresses.size(); ++r) {
     peers_.push_back(std::make_shared<RemotePeer>(kLanes));
   }
-  server_->handle_stream(
+  listener_->handle_stream(
       kMethod,
       [peers = peers_, epoch = options_.epoch](
           const rpc::Caller&, std::string_view opening,
@@ -162,7 +162,7 @@ GrpcLinks::~GrpcLinks() {
       }
     }
   }
-  server_->handle_stream(
+  listener_->handle_stream(
       kMethod,
       [](const rpc::Caller&, std::string_view,
          std::shared_ptr<rpc::IncomingStream>) -> std::shared_ptr<rpc::StreamReceiver> {
@@ -231,17 +231,18 @@ namespace tutti {
 
 std::shared_ptr<RemoteLinks> make_remote_links(const GroupOptions& options,
                                                const RemoteOptions& remote) {
-  const auto server = std::make_shared<rpc::Server>(
-      rpc::ServerOptions{.address = remote.address, .security = remote.security});
-  return make_grpc_links(server, options.rank, options.epoch, options.gather(server->address()),
+  const auto listener = std::make_shared<rpc::Listener>(
+      rpc::ListenerOptions{.address = remote.address, .security = remote.security});
+  return make_grpc_links(listener, options.rank, options.epoch, options.gather(listener->address()),
                          {.security = remote.security});
 }
 
-std::shared_ptr<RemoteLinks> make_grpc_links(std::shared_ptr<rpc::Server> server, int rank,
+std::shared_ptr<RemoteLinks> make_grpc_links(std::shared_ptr<rpc::Listener> listener, int rank,
                                              uint64_t epoch, std::vector<std::string> addresses,
                                              const rpc::ChannelOptions& options) {
   return std::make_shared<internal::GrpcLinks>(
-      std::move(server), internal::GrpcLinks::Options{rank, epoch, std::move(addresses), options});
+      std::move(listener),
+      internal::GrpcLinks::Options{rank, epoch, std::move(addresses), options});
 }
 
 }  // namespace tutti

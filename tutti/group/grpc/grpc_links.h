@@ -11,7 +11,7 @@
 
 #include "tutti/group/connect.h"
 #include "tutti/rpc/channel.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 namespace tutti::internal {
 
@@ -23,11 +23,11 @@ class GrpcLinks final : public RemoteLinks {
   struct Options {
     int rank = 0;
     uint64_t epoch = 0;
-    std::vector<std::string> addresses = {};  ///< Those of each rank's server.
+    std::vector<std::string> addresses = {};  ///< Those of each rank's listener.
     rpc::ChannelOptions channel = {};
   };
 
-  GrpcLinks(std::shared_ptr<rpc::Server> server, Options options);
+  GrpcLinks(std::shared_ptr<rpc::Listener> listener, Options options);
   /// Sends a goodbye, and gives the others a moment to do the same.
   ~GrpcLinks() override;
   GrpcLinks(const GrpcLinks&) = delete;
@@ -39,7 +39,7 @@ class GrpcLinks final : public RemoteLinks {
  private:
   void await_streams(int rank, const Deadline& deadline);
 
-  const std::shared_ptr<rpc::Server> server_;
+  const std::shared_ptr<rpc::Listener> listener_;
   const Options options_;
   std::vector<std::shared_ptr<RemotePeer>> peers_;  // one per rank
   std::vector<int> connected_;

@@ -19,7 +19,7 @@
 #include "tutti/base/wait_word.h"
 #include "tutti/group/link.h"
 #include "tutti/rpc/channel.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 namespace tutti::internal {
 

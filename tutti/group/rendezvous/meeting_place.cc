@@ -286,9 +286,9 @@ std::string MeetingPlace::missing() const {
   return count > kNamed ? message(text, " and ", count - kNamed, " more") : text;
 }
 
-Error MeetingPlace::too_late(const rpc::Server& server) const {
+Error MeetingPlace::too_late(const rpc::Listener& listener) const {
   const auto tenths = std::chrono::round<std::chrono::duration<int64_t, std::deci>>(timeout_);
-  const std::string refusal = last_refusal_.empty() ? server.last_refusal() : last_refusal_;
+  const std::string refusal = last_refusal_.empty() ? listener.last_refusal() : last_refusal_;
   return Error(
       ErrorCode::kDeadlineExceeded,
       message("rendezvous of job \"", job_, "\" at ", known_[0], ": ", missing(),
@@ -300,11 +300,11 @@ Error MeetingPlace::too_late(const rpc::Server& server) const {
               " Raise the timeout if it only needs more time."));
 }
 
-Membership MeetingPlace::wait(const rpc::Server& server, Deadline deadline) {
+Membership MeetingPlace::wait(const rpc::Listener& listener, Deadline deadline) {
   report_and_wait(deadline);
   {
     MutexLock lock(mutex_);
-    if (!failure_ && !result_) failure_ = too_late(server);
+    if (!failure_ && !result_) failure_ = too_late(listener);
     answer_all();
   }
   linger(Deadline::after(kLinger));

@@ -17,7 +17,7 @@
 #include "tutti/base/mutex.h"
 #include "tutti/base/wait_word.h"
 #include "tutti/group/rendezvous/rendezvous.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 namespace tutti::internal {
 
@@ -48,7 +48,7 @@ std::string describe(const std::string& noun, int rank, int world, const std::st
 void check_reachable(const std::string& who, const std::string& address,
                      const std::vector<std::string>& others);
 
-/// Shared by the waiting thread of rank 0 and the handler of its server. Thread-safe.
+/// Shared by the waiting thread of rank 0 and the handler of its listener. Thread-safe.
 class MeetingPlace {
  public:
   MeetingPlace(const RendezvousOptions& options, Member own);
@@ -56,8 +56,8 @@ class MeetingPlace {
   /// Handles a request of a process that joins or asks again.
   void join(const std::string& request, const rpc::Reply& reply);
   /// Waits until all ranks have joined and returns the result, or throws the error that all get.
-  /// `server` is the one at which they join.
-  Membership wait(const rpc::Server& server, Deadline deadline);
+  /// `listener` is the one at which they join.
+  Membership wait(const rpc::Listener& listener, Deadline deadline);
 
  private:
   struct Seat {
@@ -77,7 +77,7 @@ class MeetingPlace {
   void answer_waiting() TUTTI_REQUIRES(mutex_);
   void conclude() TUTTI_REQUIRES(mutex_);
   std::string missing() const TUTTI_REQUIRES(mutex_);
-  Error too_late(const rpc::Server& server) const TUTTI_REQUIRES(mutex_);
+  Error too_late(const rpc::Listener& listener) const TUTTI_REQUIRES(mutex_);
   void report_and_wait(Deadline deadline);
   void linger(Deadline deadline);
 

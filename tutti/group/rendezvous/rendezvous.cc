@@ -41,7 +41,7 @@ internal::Member own_member(const RendezvousOptions& options) {
           .world = static_cast<int>(options.addresses.size()),
           .job = options.job,
           .instance = message(random_epoch(), "-", random_epoch()),
-          .address = given.empty() ? options.server.address() : given,
+          .address = given.empty() ? options.listener.address() : given,
           .facts = options.facts,
           .info = options.info};
 }
@@ -51,12 +51,12 @@ Membership meet_as_rank_zero(const RendezvousOptions& options, internal::Member 
   RendezvousOptions with_own_address = options;
   with_own_address.addresses[0] = own.address;
   const auto place = std::make_shared<internal::MeetingPlace>(with_own_address, std::move(own));
-  options.server.handle_deferred(
+  options.listener.handle_deferred(
       internal::kJoinMethod,
       [place](const rpc::Caller&, std::string_view request, const rpc::Reply& reply) {
         place->join(std::string(request), reply);
       });
-  return place->wait(options.server, deadline);
+  return place->wait(options.listener, deadline);
 }
 
 /// Logs a line once per report interval.
@@ -104,7 +104,7 @@ Membership meet_at_rank_zero(const RendezvousOptions& options, const internal::M
       }
       if (error.code() == ErrorCode::kCancelled)
         throw Error(ErrorCode::kUnavailable, where + error.what());
-      // Its server runs, but it has not reached the rendezvous yet.
+      // Its listener runs, but it has not reached the rendezvous yet.
       if (error.code() != ErrorCode::kUnimplemented) throw;
       if (deadline.passed()) {
         throw Error(ErrorCode::kDeadlineExceeded,

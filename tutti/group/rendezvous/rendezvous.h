@@ -14,17 +14,17 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/rpc/channel.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 namespace tutti {
 
 struct RendezvousOptions {
-  /// This process's own server. Rank 0 answers the others with it, even after rendezvous() has
+  /// This process's own listener. Rank 0 answers the others with it, even after rendezvous() has
   /// returned, so that latecomers learn the reason.
-  rpc::Server& server;
+  rpc::Listener& listener;
   int rank = 0;
   /// One per rank. That of rank 0 must be given on every rank; "" for another rank means that rank
-  /// 0 will provide it. "" for this rank means server.address().
+  /// 0 will provide it. "" for this rank means listener.address().
   std::vector<std::string> addresses = {};
   std::string job = "job";      ///< processes of other jobs are refused
   std::string noun = "worker";  ///< what messages call a process

@@ -57,7 +57,7 @@ Acceptor::Acceptor(FileDescriptor listener, AcceptorOptions options,
       reserve_(open_reserve()) {
   if (!epoll_.is_open() || !wake_.is_open() || !reserve_.is_open()) {
     throw Error(ErrorCode::kUnavailable,
-                "rpc::Server: out of file descriptors. Raise the limit (ulimit -n).");
+                "rpc::Listener: out of file descriptors. Raise the limit (ulimit -n).");
   }
   watch(EPOLL_CTL_ADD, listener_.get());
   watch(EPOLL_CTL_ADD, wake_.get());
@@ -130,12 +130,12 @@ void Acceptor::accept_some() {
 /// guests. If even that fails, accepts nothing for a moment.
 bool Acceptor::make_room(int error) {
   if (!guests_.empty()) {
-    guests_.front().reason = "the server is out of file descriptors";
+    guests_.front().reason = "the listener is out of file descriptors";
     drop(guests_.begin());
     return true;
   }
-  log_.warn(message("rpc: server ", options_.address, " is out of file descriptors (error ", error,
-                    ") and refuses a connection. Raise the limit (ulimit -n)."));
+  log_.warn(message("rpc: listener ", options_.address, " is out of file descriptors (error ",
+                    error, ") and refuses a connection. Raise the limit (ulimit -n)."));
   reserve_.reset();
   FileDescriptor victim(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   const bool shed = victim.is_open();
@@ -159,7 +159,7 @@ void Acceptor::welcome(FileDescriptor fd) {
   if (is_full()) refusal = FrameStatus::kTooManyConnections;
   if (options_.tls) refusal = FrameStatus::kNeedsTls;
   guests_.push_back({std::move(fd), Deadline::after(options_.handshake_timeout),
-                     ServerHandshake(options_.secret, refusal), options_.tls});
+                     ListenerHandshake(options_.secret, refusal), options_.tls});
   by_fd_[number] = std::prev(guests_.end());
   watch(EPOLL_CTL_ADD, number);
   proceed(number);
@@ -193,7 +193,7 @@ Acceptor::Fate Acceptor::listen_to(Guest& guest) {
     guest.received += static_cast<size_t>(count);
     if (!may_begin_frame(std::span(guest.frame).first(guest.received))) {
       guest.reason = guest.frame[0] == kTlsHandshakeRecord
-                         ? "it speaks TLS, for which this server has no certificates"
+                         ? "it speaks TLS, for which this listener has no certificates"
                          : "it does not speak this protocol";
       return Fate::kLeaves;
     }
@@ -226,8 +226,8 @@ Acceptor::Fate Acceptor::on_frame(Guest& guest) {
         send(guest.fd.get(), answer->data(), answer->size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count != static_cast<ssize_t>(answer->size())) return Fate::kLeaves;
   }
-  if (guest.handshake.state() == ServerHandshake::State::kRunning) return Fate::kStays;
-  if (guest.handshake.state() == ServerHandshake::State::kAccepted) return Fate::kEnters;
+  if (guest.handshake.state() == ListenerHandshake::State::kRunning) return Fate::kStays;
+  if (guest.handshake.state() == ListenerHandshake::State::kAccepted) return Fate::kEnters;
   guest.reason = guest.handshake.reason();
   return Fate::kLeaves;
 }
@@ -247,7 +247,7 @@ void Acceptor::drop(Guests::iterator guest) {
   if (!guest->reason.empty()) {
     const std::string text =
         message("a connection from ", peer_of(guest->fd.get()), ": ", guest->reason, ".");
-    log_.warn(message("rpc: server ", options_.address, " refused ", text));
+    log_.warn(message("rpc: listener ", options_.address, " refused ", text));
     if (options_.on_refusal) options_.on_refusal(text);
   }
   by_fd_.erase(guest->fd.get());

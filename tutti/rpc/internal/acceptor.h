@@ -50,7 +50,7 @@ class Acceptor {
   struct Guest {
     FileDescriptor fd;
     Deadline deadline;
-    ServerHandshake handshake;
+    ListenerHandshake handshake;
     bool undecided;  ///< may still turn out to speak TLS
     FrameBytes frame = {};
     size_t received = 0;

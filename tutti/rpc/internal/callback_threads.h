@@ -10,7 +10,7 @@
 
 namespace tutti::rpc::internal {
 
-/// Call it before the first server or channel. Thread-safe; later calls do nothing.
+/// Call it before the first listener or channel. Thread-safe; later calls do nothing.
 void keep_callback_threads();
 
 }  // namespace tutti::rpc::internal

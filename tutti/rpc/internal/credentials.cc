@@ -51,8 +51,9 @@ PemTexts read_pem_files(const SecurityOptions& security) {
 
 }  // namespace
 
-ServerIdentity make_server_identity(const SecurityOptions& security, const std::string& address) {
-  ServerIdentity identity;
+ListenerIdentity make_listener_identity(const SecurityOptions& security,
+                                        const std::string& address) {
+  ListenerIdentity identity;
   identity.tls = security.has_certificates();
   if (!identity.tls) {
     identity.secret = locate_job_secret(security, is_loopback(address)).value;
@@ -83,7 +84,7 @@ ClientIdentity make_client_identity(const SecurityOptions& security, const std::
   return identity;
 }
 
-bool is_authorized(const ServerCore& core, const grpc::GenericCallbackServerContext& context) {
+bool is_authorized(const ListenerCore& core, const grpc::GenericCallbackServerContext& context) {
   if (core.call_secret.empty()) return true;
   const auto& headers = context.client_metadata();
   const auto found = headers.find(kTokenHeader);

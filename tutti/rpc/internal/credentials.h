@@ -13,12 +13,12 @@
 #include <grpcpp/server_builder.h>
 
 #include "tutti/rpc/internal/job_secret.h"
-#include "tutti/rpc/internal/server_core.h"
+#include "tutti/rpc/internal/listener_core.h"
 #include "tutti/rpc/security.h"
 
 namespace tutti::rpc::internal {
 
-struct ServerIdentity {
+struct ListenerIdentity {
   std::string secret;  ///< may be empty with TLS
   bool tls = false;
   std::shared_ptr<grpc::ServerCredentials> credentials;
@@ -32,11 +32,12 @@ struct ClientIdentity {
 
 /// Read and check the files that `security` names. Throw kInvalidArgument, kNotFound, or what
 /// find_job_secret() throws.
-ServerIdentity make_server_identity(const SecurityOptions& security, const std::string& address);
+ListenerIdentity make_listener_identity(const SecurityOptions& security,
+                                        const std::string& address);
 ClientIdentity make_client_identity(const SecurityOptions& security, const std::string& address);
 
 /// With TLS each call carries a token; without it, the connection itself was authenticated.
-bool is_authorized(const ServerCore& core, const grpc::GenericCallbackServerContext& context);
+bool is_authorized(const ListenerCore& core, const grpc::GenericCallbackServerContext& context);
 
 void apply_arguments(const grpc::ChannelArguments& args, grpc::ServerBuilder& builder);
 

@@ -19,7 +19,7 @@ namespace {
 constexpr uint8_t kVersion = 1;
 // Each direction has its own label, so that a proof cannot be reflected to its author.
 constexpr std::string_view kClientLabel = "tutti rpc 1: client";
-constexpr std::string_view kServerLabel = "tutti rpc 1: server";
+constexpr std::string_view kListenerLabel = "tutti rpc 1: server";
 constexpr std::string_view kCallLabel = "tutti rpc 1: call ";
 
 using Proof = std::array<std::byte, kNonceBytes>;
@@ -87,13 +87,14 @@ bool may_begin_frame(std::span<const std::byte> bytes) {
   return std::memcmp(bytes.data(), kFrameMagic.data(), count) == 0;
 }
 
-FrameBytes ServerHandshake::refuse(FrameKind kind, FrameStatus status, std::string reason) {
+FrameBytes ListenerHandshake::refuse(FrameKind kind, FrameStatus status, std::string reason) {
   state_ = State::kRefused;
   reason_ = std::move(reason);
   return pack({.kind = kind, .status = status});
 }
 
-std::optional<FrameBytes> ServerHandshake::on_frame(std::span<const std::byte, kFrameBytes> bytes) {
+std::optional<FrameBytes> ListenerHandshake::on_frame(
+    std::span<const std::byte, kFrameBytes> bytes) {
   TUTTI_CHECK(state_ == State::kRunning);
   const std::optional<Frame> frame = unpack(bytes);
   const FrameKind wanted = greeted_ ? FrameKind::kProof : FrameKind::kHello;
@@ -110,7 +111,7 @@ std::optional<FrameBytes> ServerHandshake::on_frame(std::span<const std::byte, k
     }
     if (refusal_ == FrameStatus::kNeedsTls) {
       return refuse(FrameKind::kChallenge, refusal_,
-                    "it does not use TLS, which this server requires");
+                    "it does not use TLS, which this listener requires");
     }
     if (refusal_ != FrameStatus::kOk) {
       return refuse(FrameKind::kChallenge, refusal_, "there are too many connections");
@@ -124,7 +125,7 @@ std::optional<FrameBytes> ServerHandshake::on_frame(std::span<const std::byte, k
   }
   state_ = State::kAccepted;
   return pack(
-      {.kind = FrameKind::kVerdict, .payload = prove(secret_, kServerLabel, hello_, challenge_)});
+      {.kind = FrameKind::kVerdict, .payload = prove(secret_, kListenerLabel, hello_, challenge_)});
 }
 
 ClientHandshake::ClientHandshake(std::string address, std::string_view secret, std::string source)
@@ -180,7 +181,7 @@ FrameBytes ClientHandshake::on_challenge(std::span<const std::byte, kFrameBytes>
 
 void ClientHandshake::on_verdict(std::span<const std::byte, kFrameBytes> bytes) {
   const Frame frame = expect(FrameKind::kVerdict, bytes);
-  if (!same_proof(frame.payload, prove(secret_, kServerLabel, hello_, challenge_))) {
+  if (!same_proof(frame.payload, prove(secret_, kListenerLabel, hello_, challenge_))) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message("rpc: ", address_,
                         " cannot prove that it knows the job secret. Does another program listen "

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The proof of the job secret on a new connection; does no input or output itself.
-// Four frames of 64 bytes: hello (client's nonce), challenge (server's nonce), proof, verdict (with
-// the server's proof). The client proves first, so that a stranger gets nothing to attack.
+// Four frames of 64 bytes: hello (client's nonce), challenge (listener's nonce), proof, verdict
+// (with the listener's proof). The client proves first, so that a stranger gets nothing to attack.
 
 #pragma once
 
@@ -46,13 +46,13 @@ std::optional<Frame> unpack(std::span<const std::byte, kFrameBytes> bytes);
 /// Whether these first bytes of a connection could begin a frame.
 bool may_begin_frame(std::span<const std::byte> bytes);
 
-/// The server's side of one connection. Not thread-safe.
-class ServerHandshake {
+/// The listener's side of one connection. Not thread-safe.
+class ListenerHandshake {
  public:
   enum class State { kRunning, kAccepted, kRefused };
 
   /// If `refusal` is not kOk, it is the response to the hello.
-  ServerHandshake(std::string_view secret, FrameStatus refusal)
+  ListenerHandshake(std::string_view secret, FrameStatus refusal)
       : secret_(secret), refusal_(refusal) {}
 
   /// Takes the next frame and returns the bytes to send back, or nothing if it was not a frame.

@@ -12,7 +12,7 @@ namespace tutti::rpc {
 
 Reply::Slot::~Slot() {
   finish(internal::error_buffer(ErrorCode::kInternal,
-                                "rpc::Server: the handler dropped the call without a response."));
+                                "rpc::Listener: the handler dropped the call without a response."));
 }
 
 void Reply::Slot::finish(const grpc::ByteBuffer& answer) {
@@ -70,7 +70,7 @@ void run_handler(const DeferredHandler& handler, const Caller& caller, const std
 
 }  // namespace
 
-IncomingCall::IncomingCall(std::shared_ptr<ServerCore> core,
+IncomingCall::IncomingCall(std::shared_ptr<ListenerCore> core,
                            std::shared_ptr<const DeferredHandler> handler,
                            const grpc::GenericCallbackServerContext& context)
     : core_(std::move(core)),
@@ -89,8 +89,8 @@ void IncomingCall::OnReadDone(bool ok) {
   if (request_.Length() > core_->max_call_bytes) {
     return slot->finish(
         error_buffer(ErrorCode::kInvalidArgument,
-                     message("rpc::Server: a request of ", request_.Length(), " bytes exceeds ",
-                             core_->max_call_bytes, " (ServerOptions::max_call_bytes).")));
+                     message("rpc::Listener: a request of ", request_.Length(), " bytes exceeds ",
+                             core_->max_call_bytes, " (ListenerOptions::max_call_bytes).")));
   }
   bool stopped = false;
   {
@@ -104,7 +104,7 @@ void IncomingCall::OnReadDone(bool ok) {
                         reply = Reply(slot)] { run_handler(*handler, caller, request, reply); });
   if (!posted) {
     slot->finish(error_buffer(ErrorCode::kCancelled,
-                              message("rpc::Server: ", core_->address, " is stopping.")));
+                              message("rpc::Listener: ", core_->address, " is stopping.")));
   }
 }
 

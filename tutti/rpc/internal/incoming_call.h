@@ -10,8 +10,8 @@
 #include <grpcpp/generic/async_generic_service.h>
 
 #include "tutti/base/mutex.h"
-#include "tutti/rpc/internal/server_core.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/internal/listener_core.h"
+#include "tutti/rpc/listener.h"
 
 namespace tutti::rpc::internal {
 class IncomingCall;
@@ -23,7 +23,7 @@ namespace tutti::rpc {
 /// responds with an error. Thread-safe.
 class Reply::Slot {
  public:
-  Slot(std::shared_ptr<internal::ServerCore> core, internal::IncomingCall* call)
+  Slot(std::shared_ptr<internal::ListenerCore> core, internal::IncomingCall* call)
       : core_(std::move(core)), call_(call) {}
   ~Slot();
 
@@ -34,7 +34,7 @@ class Reply::Slot {
   bool is_over();
 
  private:
-  std::shared_ptr<internal::ServerCore> core_;
+  std::shared_ptr<internal::ListenerCore> core_;
   Mutex mutex_;
   internal::IncomingCall* call_ TUTTI_GUARDED_BY(mutex_);  ///< null once answered
 };
@@ -46,7 +46,7 @@ namespace tutti::rpc::internal {
 /// Owned by gRPC: deletes itself when gRPC is done with it.
 class IncomingCall final : public grpc::ServerGenericBidiReactor {
  public:
-  IncomingCall(std::shared_ptr<ServerCore> core, std::shared_ptr<const DeferredHandler> handler,
+  IncomingCall(std::shared_ptr<ListenerCore> core, std::shared_ptr<const DeferredHandler> handler,
                const grpc::GenericCallbackServerContext& context);
 
   void OnReadDone(bool ok) override;
@@ -58,7 +58,7 @@ class IncomingCall final : public grpc::ServerGenericBidiReactor {
   void abandon();
 
  private:
-  std::shared_ptr<ServerCore> core_;
+  std::shared_ptr<ListenerCore> core_;
   std::shared_ptr<const DeferredHandler> handler_;
   Caller caller_;
   std::shared_ptr<Reply::Slot> first_slot_;  ///< until the handler has it

@@ -28,7 +28,7 @@ void StreamLink::cancel() {
   call_->context_.TryCancel();
 }
 
-StreamCall::StreamCall(std::shared_ptr<ServerCore> core,
+StreamCall::StreamCall(std::shared_ptr<ListenerCore> core,
                        std::shared_ptr<const StreamHandler> handler,
                        grpc::GenericCallbackServerContext& context)
     : core_(std::move(core)),
@@ -66,7 +66,7 @@ bool StreamCall::deliver() {
     if (receiver_ != nullptr) return receiver_->on_message(to_message(buffer));
     receiver_ = (*handler_)(caller_, to_text(buffer), link_);
     if (receiver_ == nullptr) {
-      throw Error(ErrorCode::kInternal, "rpc::Server: the handler returned no receiver.");
+      throw Error(ErrorCode::kInternal, "rpc::Listener: the handler returned no receiver.");
     }
     return true;
   } catch (...) {

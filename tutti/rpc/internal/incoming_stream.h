@@ -12,8 +12,8 @@
 #include <grpcpp/generic/async_generic_service.h>
 
 #include "tutti/base/mutex.h"
-#include "tutti/rpc/internal/server_core.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/internal/listener_core.h"
+#include "tutti/rpc/listener.h"
 
 namespace tutti::rpc::internal {
 
@@ -39,7 +39,7 @@ class StreamLink final : public IncomingStream {
 /// Owned by gRPC: deletes itself when gRPC is done with it.
 class StreamCall final : public grpc::ServerGenericBidiReactor {
  public:
-  StreamCall(std::shared_ptr<ServerCore> core, std::shared_ptr<const StreamHandler> handler,
+  StreamCall(std::shared_ptr<ListenerCore> core, std::shared_ptr<const StreamHandler> handler,
              grpc::GenericCallbackServerContext& context);
 
   void OnReadDone(bool ok) override;
@@ -56,7 +56,7 @@ class StreamCall final : public grpc::ServerGenericBidiReactor {
   bool may_close() const TUTTI_REQUIRES(link_->mutex_);
   void close();
 
-  std::shared_ptr<ServerCore> core_;
+  std::shared_ptr<ListenerCore> core_;
   std::shared_ptr<const StreamHandler> handler_;
   grpc::GenericCallbackServerContext& context_;
   const std::string method_;

@@ -19,7 +19,7 @@
 #include "tutti/base/mutex.h"
 #include "tutti/rpc/internal/grpc_bytes.h"
 #include "tutti/rpc/internal/handover.h"
-#include "tutti/rpc/internal/server_core.h"
+#include "tutti/rpc/internal/listener_core.h"
 
 namespace tutti::rpc::internal {
 namespace {

@@ -88,8 +88,8 @@ std::vector<SocketAddress> to_list(const addrinfo* found) {
     advice = "Ports below 1024 require privileges.";
   }
   throw Error(ErrorCode::kUnavailable,
-              message("rpc::Server: cannot listen on ", address.to_string(), ": ", error_text(code),
-                      ". ", advice));
+              message("rpc::Listener: cannot listen on ", address.to_string(), ": ",
+                      error_text(code), ". ", advice));
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ FileDescriptor listen_on(const Address& address) {
   try {
     candidates = resolve(address, Deadline::after(std::chrono::seconds(10)));
   } catch (const Error& error) {
-    throw Error(error.code(), message("rpc::Server: cannot listen on ", address.to_string(), ": ",
+    throw Error(error.code(), message("rpc::Listener: cannot listen on ", address.to_string(), ": ",
                                       error.what(), "."));
   }
   for (const SocketAddress& candidate : candidates) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server side of a process: answers calls and receives streams. Every connection is
+// The part of a process that accepts connections: answers calls and receives streams. Every one is
 // authenticated before anything it sends reaches a handler; see security.h. channel.h is the client
 // side.
 
@@ -20,14 +20,14 @@
 
 namespace tutti::rpc {
 
-/// The caller, for messages. The address is that of the connection, not of the peer's server.
+/// The caller, for messages. The address is that of the connection, not of the peer's listener.
 struct Caller {
   std::string address;
 };
 
 /// Returns the response, or throws: an Error reaches the caller with its code and text, any other
-/// exception as kInternal with its text. Runs on a thread of the server and may block; at most
-/// ServerOptions::handler_threads handlers run at a time.
+/// exception as kInternal with its text. Runs on a thread of the listener and may block; at most
+/// ListenerOptions::handler_threads handlers run at a time.
 using UnaryHandler = std::function<std::string(const Caller& caller, std::string_view request)>;
 
 /// A handle to send the response to one call later; the first response counts. If all copies are
@@ -64,7 +64,8 @@ class StreamReceiver {
   virtual void on_closed(std::exception_ptr why) = 0;
 };
 
-/// The server's handle of one incoming stream. Thread-safe; does nothing once the stream is closed.
+/// The listener's handle of one incoming stream. Thread-safe; does nothing once the stream is
+/// closed.
 class IncomingStream {
  public:
   virtual ~IncomingStream() = default;
@@ -79,7 +80,7 @@ class IncomingStream {
 using StreamHandler = std::function<std::shared_ptr<StreamReceiver>(
     const Caller& caller, std::string_view opening, std::shared_ptr<IncomingStream> stream)>;
 
-struct ServerOptions {
+struct ListenerOptions {
   /// "host:port"; port 0 means any free port. An address other than loopback needs an explicit job
   /// secret or certificates.
   std::string address = "127.0.0.1:0";
@@ -95,16 +96,16 @@ struct ServerOptions {
 };
 
 /// Listens from its constructor to stop(). Thread-safe.
-class Server {
+class Listener {
  public:
   /// Throws kUnavailable if it cannot listen on the address (the message says why),
   /// kFailedPrecondition if that is not loopback and there is neither secret nor certificate, and
   /// kInvalidArgument for bad options.
-  explicit Server(ServerOptions options);
-  ~Server();
+  explicit Listener(ListenerOptions options);
+  ~Listener();
 
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
 
   int port() const;
   /// The host as given, and the port that was chosen.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 #include <algorithm>
 #include <cctype>
@@ -20,16 +20,16 @@
 #include "tutti/rpc/internal/handover.h"
 #include "tutti/rpc/internal/incoming_call.h"
 #include "tutti/rpc/internal/incoming_stream.h"
-#include "tutti/rpc/internal/server_core.h"
+#include "tutti/rpc/internal/listener_core.h"
 
 namespace tutti::rpc {
 namespace {
 
-using internal::ServerCore;
+using internal::ListenerCore;
 
-void check_server_options(const ServerOptions& options) {
+void check_listener_options(const ListenerOptions& options) {
   const auto fail = [](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, message("rpc::Server: ", what));
+    throw Error(ErrorCode::kInvalidArgument, message("rpc::Listener: ", what));
   };
   if (options.max_message_bytes < 1024 || options.max_message_bytes > (size_t{1} << 30)) {
     fail(message("max_message_bytes is ", options.max_message_bytes,
@@ -55,7 +55,7 @@ void check_method(const std::string& method) {
                     });
   if (good) return;
   throw Error(ErrorCode::kInvalidArgument,
-              message("rpc::Server: \"", printable(method),
+              message("rpc::Listener: \"", printable(method),
                       "\" is not a method name; use 1 to 200 letters, digits and _ / . -"));
 }
 
@@ -66,7 +66,7 @@ namespace internal {
 /// Creates a reactor for each incoming call.
 class CallDispatcher final : public grpc::CallbackGenericService {
  public:
-  explicit CallDispatcher(std::shared_ptr<ServerCore> core) : core_(std::move(core)) {}
+  explicit CallDispatcher(std::shared_ptr<ListenerCore> core) : core_(std::move(core)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
@@ -75,37 +75,37 @@ class CallDispatcher final : public grpc::CallbackGenericService {
     if (!is_authorized(*core_, *context)) {
       const std::string text = message("a call from ", peer_address(context->peer()),
                                        ": it has a different job secret, or none.");
-      core_->log.warn(message("rpc: server ", core_->address, " refused ", text));
+      core_->log.warn(message("rpc: listener ", core_->address, " refused ", text));
       core_->note_refusal(text);
       return new RefusedCall({grpc::StatusCode::UNAUTHENTICATED, "job secret"});
     }
     if (path.starts_with(kMethodPrefix)) {
-      const ServerCore::Handlers found = find(path.substr(kMethodPrefix.size()));
+      const ListenerCore::Handlers found = find(path.substr(kMethodPrefix.size()));
       if (found.call != nullptr) return new IncomingCall(core_, found.call, *context);
       if (found.stream != nullptr) return new StreamCall(core_, found.stream, *context);
     }
     return new RefusedCall(
-        {grpc::StatusCode::UNIMPLEMENTED, "the server has no such method (yet)"});
+        {grpc::StatusCode::UNIMPLEMENTED, "the listener has no such method (yet)"});
   }
 
  private:
-  ServerCore::Handlers find(const std::string& method) {
+  ListenerCore::Handlers find(const std::string& method) {
     MutexLock lock(core_->mutex);
     const auto found = core_->handlers.find(method);
-    return found == core_->handlers.end() ? ServerCore::Handlers{} : found->second;
+    return found == core_->handlers.end() ? ListenerCore::Handlers{} : found->second;
   }
 
-  std::shared_ptr<ServerCore> core_;
+  std::shared_ptr<ListenerCore> core_;
 };
 
 }  // namespace internal
 
-class Server::Impl {
+class Listener::Impl {
  public:
-  explicit Impl(ServerOptions options);
+  explicit Impl(ListenerOptions options);
   ~Impl() { stop(); }
 
-  void set(const std::string& method, ServerCore::Handlers handlers);
+  void set(const std::string& method, ListenerCore::Handlers handlers);
   void stop();
   int port() const { return address_.port; }
   std::string address() const { return address_.to_string(); }
@@ -118,11 +118,11 @@ class Server::Impl {
   void start_grpc();
   void cancel_waiting_calls();
 
-  const ServerOptions options_;
+  const ListenerOptions options_;
   Address address_;
-  std::shared_ptr<ServerCore> core_;
+  std::shared_ptr<ListenerCore> core_;
   internal::CallDispatcher dispatcher_;
-  internal::ServerIdentity identity_;
+  internal::ListenerIdentity identity_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<internal::Acceptor> acceptor_;
@@ -130,20 +130,20 @@ class Server::Impl {
   bool stopped_ TUTTI_GUARDED_BY(stop_mutex_) = false;
 };
 
-Server::Impl::Impl(ServerOptions options)
+Listener::Impl::Impl(ListenerOptions options)
     : options_(std::move(options)),
-      address_(internal::split_address("rpc::Server", options_.address)),
-      core_(std::make_shared<ServerCore>(options_)),
+      address_(internal::split_address("rpc::Listener", options_.address)),
+      core_(std::make_shared<ListenerCore>(options_)),
       dispatcher_(core_) {
-  check_server_options(options_);
-  identity_ = internal::make_server_identity(options_.security, address_.to_string());
-  FileDescriptor listener = internal::listen_on(address_);
-  address_.port = internal::local_port(listener.get());
+  check_listener_options(options_);
+  identity_ = internal::make_listener_identity(options_.security, address_.to_string());
+  FileDescriptor listening = internal::listen_on(address_);
+  address_.port = internal::local_port(listening.get());
   core_->address = address_.to_string();
   if (identity_.tls) core_->call_secret = identity_.secret;
   start_grpc();
   acceptor_ = std::make_unique<internal::Acceptor>(
-      std::move(listener),
+      std::move(listening),
       internal::AcceptorOptions{
           .address = address_.to_string(),
           .secret = identity_.secret,
@@ -158,7 +158,7 @@ Server::Impl::Impl(ServerOptions options)
       });
 }
 
-void Server::Impl::start_grpc() {
+void Listener::Impl::start_grpc() {
   grpc::ServerBuilder builder;
   internal::apply_arguments(
       internal::transport_arguments({.max_message_bytes = options_.max_message_bytes,
@@ -174,18 +174,18 @@ void Server::Impl::start_grpc() {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
-                message("rpc::Server: gRPC could not start on ", address_.to_string(),
+                message("rpc::Listener: gRPC could not start on ", address_.to_string(),
                         identity_.tls ? "; are the certificates and the key valid?" : "."));
   }
 }
 
-void Server::Impl::set(const std::string& method, ServerCore::Handlers handlers) {
+void Listener::Impl::set(const std::string& method, ListenerCore::Handlers handlers) {
   check_method(method);
   MutexLock lock(core_->mutex);
   core_->handlers[method] = std::move(handlers);
 }
 
-void Server::Impl::cancel_waiting_calls() {
+void Listener::Impl::cancel_waiting_calls() {
   std::vector<std::shared_ptr<Reply::Slot>> waiting;
   {
     MutexLock lock(core_->mutex);
@@ -195,12 +195,12 @@ void Server::Impl::cancel_waiting_calls() {
     }
   }
   for (const auto& slot : waiting) {
-    slot->finish(internal::error_buffer(ErrorCode::kCancelled,
-                                        message("rpc::Server: ", core_->address, " is stopping.")));
+    slot->finish(internal::error_buffer(
+        ErrorCode::kCancelled, message("rpc::Listener: ", core_->address, " is stopping.")));
   }
 }
 
-void Server::Impl::stop() {
+void Listener::Impl::stop() {
   MutexLock lock(stop_mutex_);
   if (std::exchange(stopped_, true)) return;
   acceptor_.reset();
@@ -208,35 +208,35 @@ void Server::Impl::stop() {
   // Responses in flight get a moment; then everything open is cancelled.
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
   core_->pool.stop();
-  // Handlers may own the owner of this server.
-  std::map<std::string, ServerCore::Handlers> handlers;
+  // Handlers may own the owner of this listener.
+  std::map<std::string, ListenerCore::Handlers> handlers;
   MutexLock core_lock(core_->mutex);
   handlers.swap(core_->handlers);
 }
 
-Server::Server(ServerOptions options)
+Listener::Listener(ListenerOptions options)
     : impl_((internal::keep_callback_threads(), std::make_unique<Impl>(std::move(options)))) {}
-Server::~Server() = default;
+Listener::~Listener() = default;
 
-int Server::port() const { return impl_->port(); }
-std::string Server::address() const { return impl_->address(); }
-std::string Server::last_refusal() const { return impl_->last_refusal(); }
+int Listener::port() const { return impl_->port(); }
+std::string Listener::address() const { return impl_->address(); }
+std::string Listener::last_refusal() const { return impl_->last_refusal(); }
 
-void Server::handle(const std::string& method, UnaryHandler handler) {
+void Listener::handle(const std::string& method, UnaryHandler handler) {
   handle_deferred(method, [handler = std::move(handler)](const Caller& caller,
                                                          std::string_view request, Reply reply) {
     reply.answer(handler(caller, request));
   });
 }
 
-void Server::handle_deferred(const std::string& method, DeferredHandler handler) {
+void Listener::handle_deferred(const std::string& method, DeferredHandler handler) {
   impl_->set(method, {.call = std::make_shared<const DeferredHandler>(std::move(handler))});
 }
 
-void Server::handle_stream(const std::string& method, StreamHandler handler) {
+void Listener::handle_stream(const std::string& method, StreamHandler handler) {
   impl_->set(method, {.stream = std::make_shared<const StreamHandler>(std::move(handler))});
 }
 
-void Server::stop() { impl_->stop(); }
+void Listener::stop() { impl_->stop(); }
 
 }  // namespace tutti::rpc

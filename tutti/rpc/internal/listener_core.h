@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state that a Server shares with its pending calls, which keep it alive.
+// The state that a Listener shares with its pending calls, which keep it alive.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "tutti/base/mutex.h"
 #include "tutti/rpc/internal/handler_pool.h"
 #include "tutti/rpc/internal/limited_log.h"
-#include "tutti/rpc/server.h"
+#include "tutti/rpc/listener.h"
 
 namespace tutti::rpc::internal {
 
@@ -22,13 +22,13 @@ inline constexpr std::string_view kMethodPrefix = "/tutti/";
 inline constexpr const char* kTokenHeader = "tutti-token";
 
 /// Thread-safe.
-struct ServerCore {
+struct ListenerCore {
   struct Handlers {
     std::shared_ptr<const DeferredHandler> call = nullptr;
     std::shared_ptr<const StreamHandler> stream = nullptr;
   };
 
-  explicit ServerCore(const ServerOptions& options)
+  explicit ListenerCore(const ListenerOptions& options)
       : max_call_bytes(options.max_call_bytes),
         pool(static_cast<size_t>(options.handler_threads)) {}
 
