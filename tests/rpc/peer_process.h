@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A server in its own process, which tests may stop or kill.
+// A listener in its own process, which tests may stop or kill.
 
 #pragma once
 
