@@ -6,35 +6,31 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/base/hash.h"
 #include "tutti/nest/leaf.h"
 
 namespace tutti {
 namespace {
-
-uint64_t mixed(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
-  return hash ^ (hash >> 32);
-}
 
 uint64_t hash_of(const Operation& operation, uint64_t epoch) {
   const auto op = operation.op ? static_cast<uint64_t>(*operation.op) + 1 : 0;
   const auto dtype = operation.dtype ? static_cast<uint64_t>(*operation.dtype) + 1 : 0;
   const uint64_t small = static_cast<uint64_t>(operation.kind) << 48 | op << 40 | dtype << 32;
   const uint64_t step = operation.must_share_step ? operation.step : 0;
-  uint64_t hash = mixed(mixed(0x243f6a8885a308d3, epoch), step);
-  hash = mixed(hash, small | static_cast<uint32_t>(operation.sizes.size()));
-  for (const int64_t size : operation.sizes) hash = mixed(hash, static_cast<uint64_t>(size));
+  uint64_t hash = combined(combined(kHashSeed, epoch), step);
+  hash = combined(hash, small | static_cast<uint32_t>(operation.sizes.size()));
+  for (const int64_t size : operation.sizes) hash = combined(hash, static_cast<uint64_t>(size));
   size_t i = 0;
   for (; i + 8 <= operation.name.size(); i += 8) {
     uint64_t word = 0;
     std::memcpy(&word, operation.name.data() + i, 8);
-    hash = mixed(hash, word);
+    hash = combined(hash, word);
   }
   uint64_t rest = 0;
   if (i < operation.name.size()) {
     std::memcpy(&rest, operation.name.data() + i, operation.name.size() - i);
   }
-  return mixed(mixed(hash, rest), operation.name.size());
+  return combined(combined(hash, rest), operation.name.size());
 }
 
 const char* kind_name(OperationKind kind) {

@@ -15,6 +15,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include "tutti/base/hash.h"
+
 namespace tutti {
 namespace {
 
@@ -82,14 +84,6 @@ void register_kernels() {
   static_cast<void>(registered);
 }
 
-// splitmix64: neighbouring ids and keys give unrelated seeds.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 }  // namespace
 
 at::Generator current_cpu_generator() {
@@ -112,7 +106,7 @@ const at::Generator& ReplicaRandom::generator() {
   if (!generator_.defined()) generator_ = at::detail::createCPUGenerator();
   if (!seeded_) {
     const std::lock_guard<std::mutex> lock(generator_.mutex());
-    generator_.set_current_seed(mix(key_ ^ mix(static_cast<uint64_t>(replica_id_))));
+    generator_.set_current_seed(mix_bits(key_ ^ mix_bits(static_cast<uint64_t>(replica_id_))));
     seeded_ = true;
   }
   return generator_;

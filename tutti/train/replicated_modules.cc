@@ -19,6 +19,7 @@
 #include <torch/nn/module.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/hash.h"
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/train/internal/few_rows.h"
@@ -311,7 +312,7 @@ struct PackedHead {
   explicit PackedHead(const at::Tensor& tensor) : bytes(tensor.nbytes()) {
     form = static_cast<uint64_t>(tensor.scalar_type());
     for (const int64_t size : tensor.sizes()) {
-      form = (form ^ static_cast<uint64_t>(size)) * 0x9e3779b97f4a7c15 + 1;
+      form = multiplied(form, static_cast<uint64_t>(size)) + 1;
     }
   }
   PackedHead() = default;

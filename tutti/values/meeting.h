@@ -15,6 +15,7 @@
 #include <typeinfo>
 
 #include "tutti/base/call_site.h"
+#include "tutti/base/hash.h"
 
 namespace tutti {
 
@@ -78,17 +79,14 @@ class MeetingRequest {
 
  protected:
   /// Adds to the fingerprint.
-  void mark(uint64_t value) {
-    fingerprint_ = (fingerprint_ ^ value) * 0x9e3779b97f4a7c15;
-    fingerprint_ ^= fingerprint_ >> 32;
-  }
+  void mark(uint64_t value) { fingerprint_ = combined(fingerprint_, value); }
   void set_word(size_t i, const void* word) { words_[i] = word; }
   const MeetingNote& note_of(size_t local_replica) const { return notes_[local_replica]; }
   void set_completer(Completer completer) { completer_ = completer; }
   void set_timeout(std::optional<std::chrono::milliseconds> timeout) { timeout_ = timeout; }
 
  private:
-  uint64_t fingerprint_ = 0x243f6a8885a308d3;  // not 0, which would hide zeros
+  uint64_t fingerprint_ = kHashSeed;
   const char* name_;
   CallSite site_;
   Completer completer_;

@@ -8,17 +8,10 @@
 #include <cstdint>
 #include <random>
 
+#include "tutti/base/hash.h"
 #include "tutti/nest/element_codec.h"
 
 namespace tutti::data {
-
-/// One step of SplitMix64: well-mixed bits from any number.
-inline uint64_t mix_bits(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 /// A seed for nodes without one, different at every call.
 inline uint64_t random_seed() {

@@ -9,6 +9,7 @@
 #include <c10/util/Half.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/hash.h"
 
 namespace tutti::internal {
 namespace {
@@ -64,7 +65,7 @@ SquareSum square_sum_loop(const T* data, int64_t count) {
 }
 
 uint64_t mix(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+  hash = multiplied(hash, word);
   return hash ^ (hash >> 29);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/hash.h"
 #include "tutti/train/optimizer/flat_kernels.h"
 #include "tutti/train/optimizer/flat_parameters.h"
 #include "tutti/train/optimizer/flat_state.h"
@@ -126,7 +127,7 @@ double OptimizerCore::hash_of_part(std::vector<std::string>* names) const {
   const auto add = [&](const at::Tensor& values, size_t begin, size_t end) {
     if (names != nullptr || end == begin || !values.device().is_cpu()) return;
     const auto* const data = static_cast<const std::byte*>(values.data_ptr());
-    hash = (hash ^ internal::hash_bytes(data + begin, end - begin)) * 0x9e3779b97f4a7c15;
+    hash = multiplied(hash, internal::hash_bytes(data + begin, end - begin));
   };
   for (size_t b = 0; b < flat_->layout().buffers.size(); ++b) {
     const at::Tensor& values = flat_->values(0, b);
