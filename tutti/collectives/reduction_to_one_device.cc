@@ -9,6 +9,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/base/log.h"
 #include "tutti/collectives/internal/host_batch.h"
 #include "tutti/collectives/internal/reduce_components.h"
@@ -37,12 +38,8 @@ FirstTen gather_lines;
 
 void log_transfer(const char* what, const DeviceSpec& device,
                   const std::vector<DeviceSpec>& destinations) {
-  std::string names;
-  for (const DeviceSpec& each : destinations) {
-    names += (names.empty() ? "" : ", ") + each.short_name();
-  }
-  log(LogLevel::kInfo,
-      message(what, " to ", device.short_name(), " then broadcast to (", names, ")."));
+  log(LogLevel::kInfo, message(what, " to ", device.short_name(), " then broadcast to (",
+                               joined(destinations, ", ", &DeviceSpec::short_name), ")."));
 }
 
 }  // namespace

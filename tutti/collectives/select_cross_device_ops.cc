@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/base/log.h"
 #include "tutti/base/mutex.h"
 #include "tutti/collectives/host_all_reduce.h"
@@ -18,11 +19,7 @@ namespace {
 using Kind = CrossDeviceOpsChoice::Kind;
 
 std::string names_of(const std::vector<DeviceSpec>& devices) {
-  std::string names;
-  for (const DeviceSpec& device : devices) {
-    names += (names.empty() ? "" : ", ") + device.short_name();
-  }
-  return names;
+  return joined(devices, ", ", &DeviceSpec::short_name);
 }
 
 const char* name_of(Kind kind) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/data/internal/random.h"
 #include "tutti/data/transforms.h"
 
@@ -330,15 +331,10 @@ class Sharder {
 
   std::string own_pieces(const PieceOptions& pieces) const {
     if (request_.num_workers == 1) return "the only worker reads everything";
-    std::string numbers;
-    for (int64_t i = 0; i < pieces.count; ++i) {
-      numbers += message(i == 0                  ? ""
-                         : i + 1 == pieces.count ? " and "
-                                                 : ", ",
-                         pieces.first + i * pieces.stride);
-    }
+    std::vector<int64_t> numbers;
+    for (int64_t i = 0; i < pieces.count; ++i) numbers.push_back(pieces.first + i * pieces.stride);
     return message("of the ", pieces.pieces, " pieces of each batch, this worker keeps ",
-                   pieces.count == 1 ? "piece " : "pieces ", numbers);
+                   pieces.count == 1 ? "piece " : "pieces ", joined_with_and(numbers));
   }
 
   NodePtr fill_in_hints(const NodePtr& node) const {

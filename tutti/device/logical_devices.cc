@@ -7,6 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 
 namespace tutti {
 
@@ -28,19 +29,19 @@ int count_gpus() {
 }
 
 std::string describe(int cpu_count, int gpu_count) {
-  std::string text;
-  const auto add = [&text](const char* type, int count) {
+  std::vector<std::string> names;
+  const auto add = [&names](const char* type, int count) {
     for (int i = 0; i < count; ++i) {
       if (i == 8 && count > 10) {
-        text += message(", ... ", type, ":", count - 1);
+        names.push_back(message("... ", type, ":", count - 1));
         return;
       }
-      text += message(text.empty() ? "" : ", ", type, ":", i);
+      names.push_back(message(type, ":", i));
     }
   };
   add("CPU", cpu_count);
   add("GPU", gpu_count);
-  return text;
+  return joined(names);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/device/cpu_threads.h"
 #include "tutti/group/shared_memory/host_mesh.h"
 
@@ -32,18 +33,12 @@ size_t host_chunk_bytes(int ranks) {
   return std::max(kMinHostChunkBytes, std::bit_floor(kHostChunkBytes / peers));
 }
 
-std::string list_of(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += message(text.empty() ? "" : ", ", rank);
-  return text;
-}
-
 std::string describe_links(const std::vector<int>& near, const std::vector<int>& far,
                            const std::string& reason) {
   const char* const why = " (its memory can be mapped)";
   if (far.empty()) return near.empty() ? "nothing, it is alone" : message("shared memory", why);
   if (near.empty()) return message("grpc (", reason, ")");
-  return message("shared memory for ranks ", list_of(near), ", grpc for ranks ", list_of(far), " (",
+  return message("shared memory for ranks ", joined(near), ", grpc for ranks ", joined(far), " (",
                  reason, ")");
 }
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "tutti/base/error.h"
 #include "tutti/base/hash.h"
+#include "tutti/base/joined.h"
 #include "tutti/nest/leaf.h"
 
 namespace tutti {
@@ -88,8 +90,7 @@ std::string Fingerprint::describe() const {
   if (dtype != kNone) {
     const bool known = dtype < static_cast<uint8_t>(at::ScalarType::NumOptions);
     text += message(" of ", known ? dtype_name(static_cast<at::ScalarType>(dtype)) : "?", "[");
-    const size_t shown = std::min<size_t>(dims, kMaxSizes);
-    for (size_t i = 0; i < shown; ++i) text += message(i == 0 ? "" : ", ", sizes[i]);
+    text += joined(std::span(sizes).first(std::min<size_t>(dims, kMaxSizes)));
     text += dims > kMaxSizes ? ", ...]" : "]";
   }
   const std::string shown_name = printable(name.data(), kMaxName);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 
 namespace tutti {
 
@@ -63,12 +64,12 @@ TextGather::Texts TextGather::gather(size_t rank, std::string mine, const Deadli
                             "arrived; the error of that worker says why."));
       }
       if (deadline.passed()) {
-        std::string missing;
+        std::vector<std::string> missing;
         for (size_t r = 0; r < names_.size(); ++r) {
-          if (!round.arrived[r]) missing += (missing.empty() ? "" : ", ") + names_[r];
+          if (!round.arrived[r]) missing.push_back(names_[r]);
         }
         throw Error(ErrorCode::kDeadlineExceeded,
-                    message(who_, ": did not hear from ", missing,
+                    message(who_, ": did not hear from ", joined(missing),
                             " while the workers connected to each other. ", advice_));
       }
     }

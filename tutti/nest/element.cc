@@ -3,6 +3,7 @@
 #include "tutti/nest/element.h"
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 
 namespace tutti::data {
 namespace {
@@ -21,11 +22,7 @@ std::string spec_text(const ValueSpec& spec) {
   std::string text = spec.dtype ? dtype_name(*spec.dtype) : "unknown";
   if (spec.kind == ValueSpec::Kind::kNumber) return text + " number";
   if (!spec.shape) return text + "[...]";
-  text += '[';
-  for (size_t i = 0; i < spec.shape->size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string((*spec.shape)[i]);
-  }
-  return text + "]";
+  return message(text, "[", joined(*spec.shape), "]");
 }
 
 }  // namespace
@@ -53,9 +50,7 @@ at::ScalarType Number::dtype() const {
 std::string to_text(const ElementSpec& spec) {
   if (!spec) return "unknown";
   if (spec->size() == 1) return spec_text((*spec)[0]);
-  std::string text = "(";
-  for (size_t i = 0; i < spec->size(); ++i) text += (i == 0 ? "" : ", ") + spec_text((*spec)[i]);
-  return text + ")";
+  return message("(", joined(*spec, ", ", spec_text), ")");
 }
 
 ElementSpec spec_of(const Element& element) {

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 
 namespace tutti {
 namespace {
@@ -78,9 +79,7 @@ void write_elements(std::string& text, const at::Tensor& flat, at::IntArrayRef s
 }  // namespace
 
 std::string shape_text(at::IntArrayRef shape) {
-  std::string text = "(";
-  for (size_t i = 0; i < shape.size(); ++i) text += message(i == 0 ? "" : ", ", shape[i]);
-  return text + (shape.size() == 1 ? ",)" : ")");
+  return message("(", joined(shape), shape.size() == 1 ? ",)" : ")");
 }
 
 std::string elements_text(const at::Tensor& tensor) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/base/log.h"
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/device_scope.h"
@@ -70,14 +71,10 @@ std::shared_ptr<LocalExtended> make_extended(const std::vector<std::string>& com
       internal::logical_device_table().resolve(kName, compute_devices);
   auto extended = std::make_shared<CentralStorageExtended>(
       devices, resolve_parameter_device(devices, parameter_device), options);
-  std::string list;
-  for (const DeviceSpec& device : devices) {
-    list += message(list.empty() ? "'" : ", '", device, "'");
-  }
   const int threads = extended->threads_per_replica();
   log(LogLevel::kInfo,
-      message("Using ", kName, " with compute devices (", list, ") and parameters on '",
-              extended->parameter_devices()[0], "'; ", threads,
+      message("Using ", kName, " with compute devices ('", joined(devices, "', '"),
+              "') and parameters on '", extended->parameter_devices()[0], "'; ", threads,
               threads == 1 ? " thread" : " threads", " per replica on ", usable_cores(),
               usable_cores() == 1 ? " usable core" : " usable cores"));
   return extended;

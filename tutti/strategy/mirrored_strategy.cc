@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/base/log.h"
 #include "tutti/device/cpu_threads.h"
 #include "tutti/device/logical_devices.h"
@@ -33,15 +34,11 @@ std::shared_ptr<LocalExtended> make_extended(const std::vector<std::string>& nam
   }
   auto extended = std::make_shared<LocalExtended>(
       "MirroredStrategy", devices, options.cross_device_ops, options.runner, std::move(traits));
-  std::string list;
-  for (const DeviceSpec& device : extended->worker_devices()) {
-    list += message(list.empty() ? "'" : ", '", device, "'");
-  }
   const int threads = extended->threads_per_replica();
   log(LogLevel::kInfo,
-      message("Using MirroredStrategy with devices (", list, "); ", threads,
-              threads == 1 ? " thread" : " threads", " per replica on ", usable_cores(),
-              usable_cores() == 1 ? " usable core" : " usable cores"));
+      message("Using MirroredStrategy with devices ('", joined(extended->worker_devices(), "', '"),
+              "'); ", threads, threads == 1 ? " thread" : " threads", " per replica on ",
+              usable_cores(), usable_cores() == 1 ? " usable core" : " usable cores"));
   return extended;
 }
 

@@ -23,11 +23,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
+#include "tutti/base/joined.h"
 #include "tutti/base/log.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/strategy/internal/caller_state.h"
@@ -325,18 +328,18 @@ void ReplicaRunner::on_deadline(int replica, const MeetingRequest& request,
 }
 
 Error ReplicaRunner::mismatch_error() const {
-  std::string calls;
+  std::vector<std::string> calls;
   for (size_t i = 0; i < replicas_.size(); ++i) {
     const MeetingRequest& request = *notes_[i].request;
     const CallSite site = request.site();
-    calls +=
-        message(calls.empty() ? "replica " : "; replica ",
-                replicas_[i].context->replica_id_in_sync_group(), " called ", request.describe());
-    if (site.line != 0) calls += message(" (", site, ")");
+    calls.push_back(message("replica ", replicas_[i].context->replica_id_in_sync_group(),
+                            " called ", request.describe(),
+                            site.line == 0 ? "" : message(" (", site, ")")));
   }
   return {ErrorCode::kInvalidArgument,
           message(who_, ": replicas asked for different things at meeting point ",
-                  replicas_[0].meetings.load(std::memory_order_relaxed), " of this run: ", calls,
+                  replicas_[0].meetings.load(std::memory_order_relaxed),
+                  " of this run: ", joined(calls, "; "),
                   ". Every replica must make the same calls in the same order, with equal types "
                   "and shapes (all_gather accepts different sizes along its axis).")};
 }
@@ -378,36 +381,30 @@ void ReplicaRunner::throw_poison() {
 }
 
 std::string ReplicaRunner::where_replicas_are() const {
-  std::string text;
-  for (const Replica& each : replicas_) {
+  return joined(replicas_, ", ", [](const Replica& each) {
     const char* call = each.last_call.load(std::memory_order_relaxed);
     const int meetings = each.meetings.load(std::memory_order_relaxed);
     const CallSite site{each.last_file.load(std::memory_order_relaxed),
                         each.last_line.load(std::memory_order_relaxed)};
-    text +=
-        message(text.empty() ? "replica " : ", replica ", each.context->replica_id_in_sync_group());
     const std::string subject = each.last_subject.load();
     const std::string where =
         call == nullptr
             ? std::string("no meeting point yet")
             : message(call, subject.empty() ? "" : " of '" + subject + "'", ", meeting point ",
                       meetings, site.line == 0 ? "" : message(" at ", site));
+    const std::string who = message("replica ", each.context->replica_id_in_sync_group());
     switch (each.state.load(std::memory_order_relaxed)) {
       case State::kWaiting:
-        text += message(" waits in ", where);
-        break;
+        return message(who, " waits in ", where);
       case State::kRunning:
-        text += message(" is computing (last: ", where, ")");
-        break;
+        return message(who, " is computing (last: ", where, ")");
       case State::kFinished:
-        text += message(" has finished (last: ", where, ")");
-        break;
+        return message(who, " has finished (last: ", where, ")");
       case State::kIdle:
-        text += " is idle";
         break;
     }
-  }
-  return text;
+    return who + " is idle";
+  });
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/strategy/internal/context_checks.h"
 #include "tutti/strategy/internal/variable_registry.h"
@@ -42,11 +43,8 @@ std::vector<std::vector<DeviceSpec>> StrategyExtended::worker_devices_by_replica
 }
 
 std::string StrategyExtended::describe() const {
-  std::string text = name_ + "(";
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + devices_[i].short_name();
-  }
-  return text + ")" + workers().place();
+  return message(name_, "(", joined(devices_, ", ", &DeviceSpec::short_name), ")",
+                 workers().place());
 }
 
 ReplicaContext& StrategyExtended::replica_context(int local_replica) const {

@@ -20,6 +20,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/hash.h"
+#include "tutti/base/joined.h"
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/device/device_scope.h"
 #include "tutti/train/internal/few_rows.h"
@@ -91,10 +92,9 @@ size_t index_of(const std::vector<std::string>& names, std::string_view name, co
                 const std::string& type) {
   const auto found = std::find(names.begin(), names.end(), name);
   if (found != names.end()) return static_cast<size_t>(found - names.begin());
-  std::string known;
-  for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
-  throw Error(ErrorCode::kNotFound, message("Replicated: ", type, " has no ", what, " '", name,
-                                            "'. It has: ", known.empty() ? "none" : known, "."));
+  throw Error(ErrorCode::kNotFound,
+              message("Replicated: ", type, " has no ", what, " '", name,
+                      "'. It has: ", names.empty() ? "none" : joined(names), "."));
 }
 
 }  // namespace

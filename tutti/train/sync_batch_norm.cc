@@ -25,6 +25,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/values/context_frame.h"
 #include "tutti/values/replica_context.h"
@@ -289,11 +290,10 @@ bool is_container(const Module& module) {
 }
 
 void list_refused(const std::string& path, const Module& module, bool in_container,
-                  std::string& list) {
+                  std::vector<std::string>& list) {
   if (is_batch_norm(module)) {
     if (in_container && is_exactly_batch_norm(module)) return;
-    list += message(list.empty() ? "" : ", ", "'", path, "' (",
-                    c10::demangle(typeid(module).name()), ")");
+    list.push_back(message("'", path, "' (", c10::demangle(typeid(module).name()), ")"));
     return;
   }
   for (const auto& child : module.named_children()) {
@@ -363,14 +363,14 @@ class Converter {
 }  // namespace
 
 int convert_sync_batch_norm(torch::nn::Module& module) {
-  std::string refused;
+  std::vector<std::string> refused;
   list_refused("", module, /*in_container=*/false, refused);
   if (!refused.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 message("convert_sync_batch_norm: only layers in a Sequential, ModuleList or "
                         "ModuleDict can be replaced; members of a C++ class have the type they are "
                         "declared with: ",
-                        refused,
+                        joined(refused),
                         ". Declare them as tutti::nn::SyncBatchNorm1d, 2d or 3d, which have the "
                         "same options and names. Nothing was changed."));
   }

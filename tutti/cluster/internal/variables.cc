@@ -6,6 +6,7 @@
 
 #include "tutti/base/env.h"
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 
 namespace tutti::internal {
 namespace {
@@ -14,14 +15,7 @@ std::string shown(const char* name) { return message(name, '=', in_quotes(*read_
 
 }  // namespace
 
-std::string join_names(const std::vector<std::string>& names) {
-  std::string out;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) out += i + 1 == names.size() ? " and " : ", ";
-    out += names[i];
-  }
-  return out;
-}
+std::string join_names(const std::vector<std::string>& names) { return joined_with_and(names); }
 
 std::string describe_variables(const std::vector<const char*>& names) {
   std::vector<std::string> set;

@@ -5,20 +5,10 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/base/log.h"
 
 namespace tutti::internal {
-namespace {
-
-std::string describe_devices(const std::vector<c10::Device>& devices) {
-  std::string text;
-  for (const c10::Device& device : devices) {
-    text += message(text.empty() ? "" : ", ", device);
-  }
-  return text;
-}
-
-}  // namespace
 
 std::string describe_replica(size_t replica, c10::Device device) {
   return message("replica ", replica, " (", device, ")");
@@ -31,7 +21,7 @@ NcclGroup::NcclGroup(const NcclFunctions& nccl, std::vector<c10::Device> devices
   check_nccl(
       nccl_,
       nccl_.comm_init_all(communicators_.data(), static_cast<int>(indices.size()), indices.data()),
-      "ncclCommInitAll", message("the devices ", describe_devices(devices_)));
+      "ncclCommInitAll", message("the devices ", joined(devices_)));
   MutexLock lock(mutex_);
   states_.assign(devices_.size(), RankState::kIdle);
 }
@@ -100,8 +90,7 @@ void NcclGroup::Calls::check(NcclResult result, const char* function) const {
   if (last_ - first_ == 1) return check(result, function, first_);
   if (result == NcclResult::kSuccess) return;
   check_nccl(group_.nccl_, result, function,
-             message("replicas ", first_, " to ", last_ - 1, " (",
-                     describe_devices(group_.devices_), ")"));
+             message("replicas ", first_, " to ", last_ - 1, " (", joined(group_.devices_), ")"));
 }
 
 void NcclGroup::check_async_error(size_t rank) {

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "tutti/base/joined.h"
+
 namespace tutti::data {
 
 const char* to_string(CsvType type) {
@@ -139,10 +141,8 @@ void CsvReader::choose_columns() {
     }
     const auto found = std::find(names_.begin(), names_.end(), column.name);
     if (found == names_.end()) {
-      std::string known;
-      for (const std::string& name : names_) known += (known.empty() ? "" : ", ") + name;
       throw file_.error(ErrorCode::kNotFound, message("there is no column \"", column.name,
-                                                      "\"; the header has: ", known, "."));
+                                                      "\"; the header has: ", joined(names_), "."));
     }
     if (std::find(found + 1, names_.end(), column.name) != names_.end()) {
       throw file_.error(ErrorCode::kInvalidArgument,

@@ -12,6 +12,7 @@
 #include <ATen/EmptyTensor.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/data/formats/internal/array_bytes.h"
 #include "tutti/data/formats/internal/wire_reader.h"
 #include "tutti/files/byte_order.h"
@@ -68,10 +69,9 @@ struct ExampleTable {
   size_t slot(std::string_view name) const {
     const size_t found = find(name);
     if (found != kNone) return found;
-    std::string known;
-    for (const ExampleField& field : fields) known += (known.empty() ? "" : ", ") + field.name;
-    throw Error(ErrorCode::kNotFound, message("ExampleSpec: there is no feature \"", name,
-                                              "\" in the spec; it has: ", known, "."));
+    throw Error(ErrorCode::kNotFound,
+                message("ExampleSpec: there is no feature \"", name, "\" in the spec; it has: ",
+                        joined(fields, ", ", &ExampleField::name), "."));
   }
 };
 

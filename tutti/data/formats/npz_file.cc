@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/data/formats/internal/npy_header.h"
 #include "tutti/data/formats/npy_file.h"
 #include "tutti/files/byte_order.h"
@@ -145,10 +146,9 @@ bool NpzFile::contains(std::string_view name) const { return members_.count(name
 at::Tensor NpzFile::read(std::string_view name) const {
   const auto found = members_.find(name);
   if (found == members_.end()) {
-    std::string known;
-    for (const std::string& each : names_) known += (known.empty() ? "" : ", ") + each;
-    throw npz_error(ErrorCode::kNotFound, path_,
-                    message("there is no array \"", name, "\"; the file has: ", known, "."));
+    throw npz_error(
+        ErrorCode::kNotFound, path_,
+        message("there is no array \"", name, "\"; the file has: ", joined(names_), "."));
   }
   const Member& member = found->second;
   const std::string label = message(path_, "(", name, ")");

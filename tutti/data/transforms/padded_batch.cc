@@ -8,6 +8,7 @@
 #include <ATen/ops/full.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/data/internal/batch_stream.h"
 #include "tutti/data/transforms.h"
 
@@ -22,13 +23,7 @@ namespace {
   refuse_padding(message("leaf ", leaf, " of element ", element, " of the batch ", reason));
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  }
-  return text + "]";
-}
+std::string shape_text(const std::vector<int64_t>& shape) { return "[" + joined(shape) + "]"; }
 
 void check_leaves(const PaddedBatchOptions& options, size_t leaves) {
   const size_t shapes = options.padded_shapes.size();

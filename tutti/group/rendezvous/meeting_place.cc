@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/base/log.h"
 #include "tutti/group/epoch.h"
 #include "tutti/group/rendezvous/control_message.h"
@@ -275,15 +276,14 @@ void MeetingPlace::answer_waiting() {
 
 std::string MeetingPlace::missing() const {
   constexpr int kNamed = 4;
-  std::string text;
+  std::vector<std::string> named;
   int count = 0;
   for (int rank = 0; rank < world_; ++rank) {
     if (seats_.count(rank) != 0) continue;
     if (++count > kNamed) continue;
-    text += (text.empty() ? "" : ", ") +
-            describe(noun_, rank, world_, known_[static_cast<size_t>(rank)]);
+    named.push_back(describe(noun_, rank, world_, known_[static_cast<size_t>(rank)]));
   }
-  return count > kNamed ? message(text, " and ", count - kNamed, " more") : text;
+  return count > kNamed ? message(joined(named), " and ", count - kNamed, " more") : joined(named);
 }
 
 Error MeetingPlace::too_late(const rpc::Listener& listener) const {

@@ -12,12 +12,14 @@
 #include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/create_channel_posix.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/base/log.h"
 #include "tutti/rpc/internal/grpc_bytes.h"
 #include "tutti/rpc/internal/handshake.h"
@@ -60,15 +62,15 @@ FrameBytes receive_frame(int fd, Deadline deadline) {
 }
 
 FileDescriptor connect_any(const Address& address, Deadline deadline) {
-  std::string reasons;
+  std::vector<std::string> reasons;
   for (const SocketAddress& candidate : resolve(address, deadline)) {
     try {
       return connect_to(candidate, deadline);
     } catch (const Error& error) {
-      reasons += (reasons.empty() ? "" : "; ") + std::string(error.what());
+      reasons.emplace_back(error.what());
     }
   }
-  throw Error(ErrorCode::kUnavailable, reasons);
+  throw Error(ErrorCode::kUnavailable, joined(reasons, "; "));
 }
 
 /// Makes one attempt. After kUnavailable another one may succeed.

@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/collectives/reduction_tree.h"
 #include "tutti/strategy/internal/scalar_values.h"
 #include "tutti/strategy/strategy_extended.h"
@@ -61,11 +62,9 @@ void check_all_reduce_leaf(const char* function, ReduceOp op, const Leaf& leaf, 
 
 std::string describe_all(const LeafList& leaves) {
   if (leaves.size() == 1) return leaves[0].describe();
-  std::string text = message(leaves.size(), " leaves (");
-  for (size_t i = 0; i < leaves.size() && i < 4; ++i) {
-    text += (i == 0 ? "" : ", ") + leaves[i].describe();
-  }
-  return text + (leaves.size() > 4 ? ", ...)" : ")");
+  const auto shown = std::span(leaves.data(), std::min<size_t>(leaves.size(), 4));
+  return message(leaves.size(), " leaves (", joined(shown, ", ", &Leaf::describe),
+                 leaves.size() > 4 ? ", ...)" : ")");
 }
 
 AllReduceRequest::AllReduceRequest(const char* function, StrategyExtended& strategy,

@@ -19,6 +19,7 @@
 #include <torch/version.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 
 namespace tutti::internal {
 namespace {
@@ -50,13 +51,12 @@ bool contains_any(std::string_view text, std::initializer_list<std::string_view>
 }
 
 std::string list_layers(const Module& module, bool (*refuses)(const Module&)) {
-  std::string list;
+  std::vector<std::string> list;
   module.apply([&](const std::string& path, const Module& layer) {
     if (!refuses(layer)) return;
-    list += message(list.empty() ? "" : ", ", "'", path, "' (", c10::demangle(typeid(layer).name()),
-                    ")");
+    list.push_back(message("'", path, "' (", c10::demangle(typeid(layer).name()), ")"));
   });
-  return list;
+  return joined(list);
 }
 
 }  // namespace

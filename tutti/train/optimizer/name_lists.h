@@ -8,14 +8,13 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 
 namespace tutti::internal {
 
 /// "'weight', 'bias'"
 inline std::string quoted_list(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) list += message(list.empty() ? "'" : ", '", name, "'");
-  return list;
+  return names.empty() ? "" : "'" + joined(names, "', '") + "'";
 }
 
 /// "'a', 'b', 'c' and 5 more"
