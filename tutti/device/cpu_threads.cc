@@ -2,7 +2,6 @@
 
 #include "tutti/device/cpu_threads.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -27,6 +26,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/mutex.h"
+#include "tutti/base/shared_library.h"
 
 namespace tutti {
 namespace {
@@ -38,8 +38,7 @@ namespace {
   __builtin_cpu_init();
   if (__builtin_cpu_is("intel") || read_env("MKL_CBWR")) return false;
   constexpr int kAutoStrict = 2 | 0x10000;  // MKL_CBWR_AUTO | MKL_CBWR_STRICT
-  using Set = int (*)(int);
-  const auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "mkl_serv_cbwr_set"));
+  auto* const set = SharedLibrary::of_program().find<int(int)>("mkl_serv_cbwr_set");
   return set != nullptr && set(kAutoStrict) == 0;
 #else
   return false;
@@ -123,7 +122,7 @@ int cores_from_cgroup() {
 
 template <class Function>
 Function* find_function(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+  return SharedLibrary::of_program().find<Function>(name);
 }
 
 struct OpenBlas {

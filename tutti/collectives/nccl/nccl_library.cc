@@ -2,30 +2,19 @@
 
 #include "tutti/collectives/nccl/nccl_library.h"
 
-#include <dlfcn.h>
-
 #include <optional>
 
 #include "tutti/base/env.h"
+#include "tutti/base/shared_library.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr char kNcclVariable[] = "TUTTI_NCCL_LIBRARY";
 
-struct LoadedLibrary {
-  void* handle;
-  std::string path;
-};
-
-LoadedLibrary open_first(std::span<const std::string> paths) {
+SharedLibrary open_first(std::span<const std::string> paths) {
   std::string reasons;
-  for (const std::string& path : paths) {
-    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return {handle, path};
-    const char* reason = dlerror();
-    reasons += message(reasons.empty() ? "" : "; ", '"', path, "\" (",
-                       reason == nullptr ? "no reason given" : reason, ")");
-  }
+  if (auto library = SharedLibrary::open_first(paths, &reasons)) return *std::move(library);
   throw Error(
       ErrorCode::kNotFound,
       message("NcclAllReduce: the NCCL library cannot be loaded; tried ", reasons,
@@ -33,16 +22,11 @@ LoadedLibrary open_first(std::span<const std::string> paths) {
 }
 
 template <class Function>
-bool find_function(const LoadedLibrary& library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library.handle, name));
-  return function != nullptr;
-}
-
-template <class Function>
-void require_function(const LoadedLibrary& library, const char* name, Function& function) {
-  if (find_function(library, name, function)) return;
+void require_function(const SharedLibrary& library, const char* name, Function*& function) {
+  function = library.find<Function>(name);
+  if (function != nullptr) return;
   throw Error(ErrorCode::kUnimplemented,
-              message("NcclAllReduce: the library \"", library.path, "\" has no function ", name,
+              message("NcclAllReduce: the library \"", library.path(), "\" has no function ", name,
                       ". NCCL 2.7 or newer is needed; ", kNcclVariable,
                       " can be set to the path of a different library."));
 }
@@ -91,7 +75,7 @@ std::vector<std::string> nccl_library_paths() {
 }
 
 NcclFunctions load_nccl(std::span<const std::string> paths) {
-  const LoadedLibrary library = open_first(paths);
+  const SharedLibrary library = open_first(paths);
   NcclFunctions nccl;
   require_function(library, "ncclGetErrorString", nccl.get_error_string);
   require_function(library, "ncclCommInitAll", nccl.comm_init_all);
@@ -103,7 +87,7 @@ NcclFunctions load_nccl(std::span<const std::string> paths) {
   require_function(library, "ncclSend", nccl.send);
   require_function(library, "ncclRecv", nccl.recv);
   require_function(library, "ncclAllGather", nccl.all_gather);
-  find_function(library, "ncclGetLastError", nccl.get_last_error);
+  nccl.get_last_error = library.find<const char*(NcclCommunicator)>("ncclGetLastError");
   return nccl;
 }
 
