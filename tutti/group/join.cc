@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/address.h"
+#include "tutti/base/backoff.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/group/connect.h"
@@ -23,7 +23,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr char kGatherMethod[] = "/tutti.Group/Gather";
-constexpr std::chrono::milliseconds kRetryTime{500};
+constexpr std::chrono::milliseconds kFirstRetry{50};
+constexpr std::chrono::milliseconds kLongestRetry{500};
 // The least time for connections between workers once all have joined, however late the last was.
 constexpr std::chrono::seconds kConnectTime{10};
 constexpr int kTriesBetweenReports = 10;
@@ -50,10 +51,11 @@ std::vector<std::string> parse_texts(const std::string& answer, size_t ranks) {
 // The host of this machine that the worker would see. Retries, since its name may not be known yet.
 std::string await_own_host(const std::string& worker, const std::string& address,
                            const Deadline& deadline) {
+  Backoff backoff(kFirstRetry, kLongestRetry);
   for (int tries = 0;; ++tries) {
     std::string host = rpc::own_host_towards(address, deadline);
     if (!host.empty()) return host;
-    if (deadline.passed()) {
+    if (!backoff.ends_before(deadline)) {
       throw Error(ErrorCode::kUnavailable,
                   message("MultiWorkerMirroredStrategy: ", worker, " at ", address,
                           " cannot be resolved or reached from this machine. Is the name right, "
@@ -63,7 +65,7 @@ std::string await_own_host(const std::string& worker, const std::string& address
       log(LogLevel::kInfo,
           message("waiting until the name of ", worker, " (", address, ") is known"));
     }
-    std::this_thread::sleep_for(kRetryTime);
+    backoff.sleep();
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include "tutti/group/text_gather.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -74,8 +73,7 @@ TextGather::Texts TextGather::gather(size_t rank, std::string mine, const Deadli
       }
     }
     // A rank may have missed the bump, so it checks every second.
-    news_.park(seen, Deadline::at(std::min(deadline.when(),
-                                           Deadline::after(std::chrono::seconds(1)).when())));
+    news_.park(seen, earlier(deadline, Deadline::after(std::chrono::seconds(1))));
   }
 }
 

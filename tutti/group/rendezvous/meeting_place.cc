@@ -327,7 +327,7 @@ void MeetingPlace::report_and_wait(Deadline deadline) {
         next_report = Deadline::after(report_interval_);
       }
     }
-    changed_.park(seen, deadline.when() < next_report.when() ? deadline : next_report);
+    changed_.park(seen, earlier(deadline, next_report));
   }
 }
 

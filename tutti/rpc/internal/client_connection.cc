@@ -6,11 +6,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <span>
-#include <thread>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/create_channel_posix.h>
 
+#include "tutti/base/backoff.h"
 #include "tutti/base/error.h"
 #include "tutti/base/joined.h"
 #include "tutti/base/log.h"
@@ -32,8 +32,6 @@ constexpr std::chrono::milliseconds kFirstPause(20);
 constexpr std::chrono::milliseconds kLongestPause(500);
 constexpr std::chrono::seconds kLogEvery(3);
 constexpr int kTlsFailures = 3;
-
-Deadline earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
 
 void send_frame(int fd, const FrameBytes& frame) {
   const ssize_t count = send(fd, frame.data(), frame.size(), MSG_NOSIGNAL);
@@ -110,7 +108,7 @@ auto try_until(const Address& address, const ChannelOptions& options, Deadline d
                const Attempt& attempt) {
   const auto begin = Deadline::Clock::now();
   WaitingLog waiting(address.to_string(), options);
-  auto pause = kFirstPause;
+  Backoff backoff(kFirstPause, kLongestPause);
   while (true) {
     std::string why;
     try {
@@ -119,7 +117,7 @@ auto try_until(const Address& address, const ChannelOptions& options, Deadline d
       if (error.code() != ErrorCode::kUnavailable) throw;
       why = error.what();
     }
-    if (earlier(deadline, Deadline::after(pause)).when() == deadline.when()) {
+    if (!backoff.ends_before(deadline)) {
       const std::chrono::duration<double> took = Deadline::Clock::now() - begin;
       throw Error(
           ErrorCode::kUnavailable,
@@ -127,8 +125,7 @@ auto try_until(const Address& address, const ChannelOptions& options, Deadline d
                   " s: ", why, ". Is that process running, and is the address right?"));
     }
     waiting.waiting(why);
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPause);
+    backoff.sleep();
   }
 }
 
