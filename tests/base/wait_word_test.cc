@@ -78,13 +78,28 @@ TEST_P(WaitWordModes, PollGivesUpAfterAShortWhile) {
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(5));
 }
 
-TEST(Spin, LastsAtLeastATenthOfAMillisecondAndThenEnds) {
+TEST(Polling, SpinsForAtLeastATenthOfAMillisecondAndThenEnds) {
   const auto begin = Deadline::Clock::now();
-  Spin spin;
+  Polling spin(WaitMode::kSpin);
   while (spin.goes_on()) {
     ASSERT_LT(Deadline::Clock::now() - begin, seconds(5));
   }
   EXPECT_GE(Deadline::Clock::now() - begin, std::chrono::microseconds(100));
+}
+
+TEST(Polling, YieldsAFewTimes) {
+  Polling yielding(WaitMode::kYield);
+  int polls = 1;
+  while (yielding.goes_on()) ++polls;
+  EXPECT_GT(polls, 10);
+  EXPECT_LT(polls, 200);
+}
+
+TEST_P(WaitWordModes, PollsUntilAConditionHolds) {
+  int polls = 0;
+  EXPECT_TRUE(poll_until(GetParam(), [&] { return ++polls == 20; }));
+  EXPECT_EQ(polls, 20);
+  EXPECT_FALSE(poll_until(GetParam(), [] { return false; }));
 }
 
 TEST_P(WaitWordModes, WaitEndsAtTheDeadlineAndNotBefore) {

@@ -118,23 +118,19 @@ class CrowdedLink final : public Link {
   CrowdedLink(std::atomic<int>& refusals, Incoming incoming, std::vector<float>& posted)
       : refusals_(refusals), incoming_(incoming), posted_(posted) {}
 
-  bool can_post() override { return refusals_.fetch_sub(1) <= 0; }
-  size_t max_message_bytes() const override { return 1 << 20; }
+  size_t room() override { return refusals_.fetch_sub(1) <= 0 ? 1 << 20 : 0; }
   void post(const MessageHead&, const Fingerprint&, Pieces pieces, Use) override {
     for (const auto& piece : pieces) {
       const auto* const values = reinterpret_cast<const float*>(piece.data());
       posted_.insert(posted_.end(), values, values + piece.size() / sizeof(float));
     }
   }
+  bool drained() override { return true; }
   const Incoming* peek() override { return &incoming_; }
   void pop() override {}
-  bool drained() override { return true; }
-  uint32_t arm() override { return 0; }
-  void park(uint32_t, const Deadline&) override {}
-  void disarm() override {}
-  std::optional<PeerFailure> failure() override { return std::nullopt; }
-  std::optional<PeerFailure> reported_failure() override { return std::nullopt; }
-  void abort(ErrorCode, const std::string&) override {}
+  void wait(const Deadline&, FunctionRef<bool()>) override {}
+  std::optional<PeerFailure> failure(Look) override { return std::nullopt; }
+  void abort(ErrorCode, const std::string&, const std::optional<Deadline>&) override {}
 
  private:
   std::atomic<int>& refusals_;

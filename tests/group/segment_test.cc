@@ -13,6 +13,7 @@
 #include <array>
 #include <cstring>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -235,11 +236,10 @@ TEST(Segment, WakesSleepersByItsBell) {
   const uint32_t seen = segment->bell();
   EXPECT_FALSE(segment->has_sleepers());
   std::thread sleeper([&] {
-    segment->add_sleeper(1);
+    const Segment::Sleeper asleep(*segment);
     while (segment->bell() == seen) {
       segment->wait_for_bell(seen, Deadline::after(std::chrono::seconds(10)));
     }
-    segment->add_sleeper(-1);
   });
   while (!segment->has_sleepers()) std::this_thread::yield();
   segment->ring_bell();
@@ -279,19 +279,19 @@ TEST_F(HostLinks, HoldAMessageInEachSlot) {
   const std::string value = "value";
   const std::span<const std::byte> piece = text(value);
   for (size_t i = 0; i < Segment::kSlots; ++i) {
-    ASSERT_TRUE(link_.can_post());
+    ASSERT_EQ(link_.room(), Segment::kStagedBytes);
     link_.post({.sequence = i}, {}, Link::Pieces(&piece, 1), Link::Use::kReadInPlace);
   }
-  EXPECT_FALSE(link_.can_post());
+  EXPECT_EQ(link_.room(), 0U);
   EXPECT_TRUE(link_.drained()) << "small ones are copied";
   for (size_t i = 0; i < Segment::kSlots; ++i) {
     const Incoming* const incoming = peer_.peek();
     ASSERT_NE(incoming, nullptr);
     EXPECT_EQ(incoming->head.sequence, i);
     EXPECT_EQ(std::memcmp(incoming->bytes.data(), value.data(), value.size()), 0);
-    EXPECT_FALSE(link_.can_post() && i == 0);
+    EXPECT_TRUE(i != 0 || link_.room() == 0);
     peer_.pop();
-    EXPECT_TRUE(link_.can_post());
+    EXPECT_GT(link_.room(), 0U);
   }
   EXPECT_EQ(peer_.peek(), nullptr);
 }
@@ -326,7 +326,7 @@ TEST_F(HostLinks, CopyWhatIsWrittenSoon) {
   for (int i = 0; i < 40; ++i) {
     std::memset(memory, i, size);
     const std::span<const std::byte> piece(memory, size);
-    ASSERT_TRUE(link_.can_post());
+    ASSERT_EQ(link_.room(), Segment::kStagedBytes);
     link_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kCopyFirst);
     EXPECT_TRUE(link_.drained());
     std::memset(memory, 0xff, size);
@@ -340,6 +340,33 @@ TEST_F(HostLinks, CopyWhatIsWrittenSoon) {
   }
   EXPECT_EQ(places.size(), Segment::kSlots * (Segment::kStagedBytes / size))
       << "all of the memory is used before any is used again";
+}
+
+TEST_F(HostLinks, WakeAPeerThatWaitsForAMessage) {
+  const std::string value = "news";
+  const std::span<const std::byte> piece = text(value);
+  std::thread sender([&] {
+    while (!theirs_->has_sleepers()) std::this_thread::yield();
+    link_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kReadInPlace);
+  });
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  const auto has_arrived = [&] { return peer_.peek() != nullptr; };
+  while (!has_arrived() && !deadline.passed()) peer_.wait(deadline, has_arrived);
+  sender.join();
+  EXPECT_TRUE(has_arrived());
+  EXPECT_FALSE(theirs_->has_sleepers());
+}
+
+TEST_F(HostLinks, DoNotSleepIfThereIsSomethingToDo) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  link_.wait(deadline, [&] {
+    EXPECT_TRUE(mine_->has_sleepers()) << "news would be noticed from here on";
+    return true;
+  });
+  EXPECT_THROW(link_.wait(deadline, []() -> bool { throw std::runtime_error("broken"); }),
+               std::runtime_error);
+  EXPECT_FALSE(mine_->has_sleepers());
+  EXPECT_FALSE(deadline.passed());
 }
 
 TEST_F(HostLinks, RefuseImpossibleMessages) {
@@ -370,9 +397,9 @@ TEST_F(HostLinks, ShowMessagesOfAPeerThatLeft) {
   ASSERT_NE(peer_.peek(), nullptr);
   peer_.pop();
   peer_.post({}, {}, Link::Pieces(&piece, 1), Link::Use::kReadInPlace);
-  EXPECT_FALSE(link_.failure().has_value());
+  EXPECT_FALSE(link_.failure(Link::Look::kDetected).has_value());
   theirs_->set_failure(Segment::State::kLeft, ErrorCode::kUnavailable, "");
-  EXPECT_TRUE(link_.failure().has_value());
+  EXPECT_TRUE(link_.failure(Link::Look::kDetected).has_value());
   EXPECT_TRUE(link_.drained());
   ASSERT_NE(link_.peek(), nullptr);
   EXPECT_EQ(link_.peek()->bytes.size(), value.size());

@@ -20,8 +20,7 @@ namespace {
 // 50 ns, so the clock is read only now and then.
 constexpr std::chrono::microseconds kSpinTime{100};
 constexpr std::chrono::microseconds kLongestSpin{1000};
-constexpr int kSpinsBetweenLooks = 64;
-constexpr int kYields = 30;
+constexpr uint32_t kYields = 50;
 
 long futex(const std::atomic<uint32_t>* word, int operation, uint32_t value,
            const timespec* timeout) {
@@ -41,9 +40,15 @@ bool core_is_wanted() {
 
 }  // namespace
 
-bool Spin::goes_on() {
-  const Clock::time_point now = Clock::now();
-  if (end_ == Clock::time_point()) {
+bool Polling::yield() const {
+  if (polls_ > kYields) return false;
+  sched_yield();
+  return true;
+}
+
+bool Polling::look_at_clock() {
+  const Time now = Deadline::Clock::now();
+  if (end_ == Time()) {
     end_ = now + kLongestSpin;
   } else if (now < next_look_) {
     return true;
@@ -73,21 +78,7 @@ void WaitWord::wake() const {
 }
 
 bool WaitWord::poll(uint32_t seen, WaitMode mode) const {
-  if (mode == WaitMode::kSpin) {
-    Spin spin;
-    do {
-      for (int i = 0; i < kSpinsBetweenLooks; ++i) {
-        if (load() != seen) return true;
-        pause_briefly();
-      }
-    } while (spin.goes_on());
-  } else {
-    for (int i = 0; i < kYields; ++i) {
-      if (load() != seen) return true;
-      sched_yield();
-    }
-  }
-  return false;
+  return poll_until(mode, [&] { return load() != seen; });
 }
 
 bool WaitWord::park(uint32_t seen, const Deadline& deadline) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A 32-bit word that threads wait on: they poll briefly, then sleep in the
-// kernel, with a deadline. Every wait of the library is built on it.
+// How threads wait: they poll briefly, then sleep in the kernel, with a deadline. The word is what
+// most of them wait for.
 //
 //   waiter:  seen = word.load();  if (nothing to do yet) word.wait(seen, ...)
 //   waker:   change the state;  word.bump();
@@ -18,7 +18,7 @@ namespace tutti {
 
 /// What a wait does before it sleeps in the kernel.
 enum class WaitMode {
-  kSpin,   ///< Poll for as long as a Spin lasts: every thread has its own core.
+  kSpin,   ///< Poll for a while: every thread has its own core.
   kYield,  ///< Yield the core a few times: there are more threads than cores.
 };
 
@@ -31,20 +31,46 @@ inline void pause_briefly() {
 #endif
 }
 
-/// How long a loop polls before it sleeps: 100 us, or up to 1 ms while no other thread wants the
-/// core. A sleeper takes some 50 us to wake up and delays every thread that waits for it, but a
-/// core that others want must not be wasted.
-class Spin {
+/// How long a thread polls before it sleeps; every wait that polls is built on it. With kSpin 100
+/// us, or up to 1 ms while no other thread wants the core: a sleeper takes some 50 us to wake up
+/// and delays every thread that waits for it, but a core that others want must not be wasted. Used
+/// by one thread, for one wait.
+class Polling {
  public:
-  /// Whether to keep polling. Reads the clock, so call it only every few dozen polls.
-  bool goes_on();
+  explicit Polling(WaitMode mode) : mode_(mode) {}
+
+  /// Called after a poll that found nothing: lets a moment pass and returns true, or returns false
+  /// when it is time to sleep.
+  bool goes_on() {
+    ++polls_;
+    if (mode_ == WaitMode::kYield) return yield();
+    pause_briefly();
+    return polls_ % kPollsBetweenLooks != 0 || look_at_clock();
+  }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Time = Deadline::Clock::time_point;
 
-  Clock::time_point next_look_;
-  Clock::time_point end_;
+  static constexpr uint32_t kPollsBetweenLooks = 64;
+
+  bool yield() const;
+  bool look_at_clock();
+
+  const WaitMode mode_;
+  uint32_t polls_ = 0;
+  Time next_look_;
+  Time end_;
 };
+
+/// Polls until `done` returns true (true), or for a short while (false). Then it is time to sleep.
+template <class Done>
+bool poll_until(WaitMode mode, Done&& done) {
+  Polling polling(mode);
+  do {
+    if (done()) return true;
+  } while (polling.goes_on());
+  return false;
+}
 
 /// Thread-safe. Everything written before bump() is visible after the wait that
 /// it ended.

@@ -183,7 +183,7 @@ class WholeTransfer final : public AllReduceTransfer {
     for (int r = 0; r < workers_; ++r) {
       bool& posted = posted_[static_cast<size_t>(r)];
       if (r == me_ || posted) continue;
-      if (lane_.link(r).can_post()) {
+      if (lane_.link(r).room() > 0) {
         post_nodes(r, 0, job_.count, Link::Use::kCopyFirst);
         posted = true;
       } else {
@@ -295,7 +295,7 @@ class BlockTransfer final : public AllReduceTransfer {
     while (!at.at_end(blocks_)) {
       const bool gather = at.phase(blocks_, depth_) == Phase::kGather;
       if (!gather && at.spreads >= taken_.gathers) return true;  // not reduced yet
-      if (!lane_.link(rank).can_post()) return false;
+      if (lane_.link(rank).room() == 0) return false;
       if (gather) {
         prepare(at.gathers);
         const Range theirs = part(at.gathers, rank);

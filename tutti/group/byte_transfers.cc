@@ -55,9 +55,9 @@ class ByteTransfer final : public Transfer {
   bool send(Out& out) {
     Link& link = lane_.link(out.rank);
     while (!out.all_posted) {
-      if (!link.can_post()) return false;
-      const Bytes piece = out.bytes.subspan(
-          out.sent, std::min(link.max_message_bytes(), out.bytes.size() - out.sent));
+      const size_t room = link.room();
+      if (room == 0) return false;
+      const Bytes piece = out.bytes.subspan(out.sent, std::min(room, out.bytes.size() - out.sent));
       lane_.post(out.rank, fingerprint_, 0, out.bytes.size(), Link::Pieces(&piece, 1));
       out.sent += piece.size();
       out.all_posted = out.sent == out.bytes.size();

@@ -5,16 +5,13 @@
 #include <cstring>
 #include <optional>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/group/link_wait.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr std::chrono::milliseconds kBoardSlice{2};
-constexpr int kBoardYields = 20;
 
 Operation board_operation() {
   Operation operation;
@@ -63,13 +60,39 @@ void InputBoard::read_all() {
   }
 }
 
-int InputBoard::first_missing(const Key& key) {
+// Returns whom it did not reach: a rank whose ring is full, and would wait for the note in vain.
+int InputBoard::send_to_others(const Note& note, std::vector<bool>& sent) {
+  int unsent = kNoRank;
+  for (int r = 0; r < group_.size(); ++r) {
+    if (r == group_.rank() || sent[static_cast<size_t>(r)]) continue;
+    if (lane_.link(r).room() > 0) {
+      send(note, r);
+      sent[static_cast<size_t>(r)] = true;
+    } else {
+      unsent = r;
+    }
+  }
+  return unsent;
+}
+
+int InputBoard::first_silent(const Key& key) {
   read_all();
   const std::vector<Note>& all = notes_of(key);
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].replicas < 0) return static_cast<int>(r);
   }
-  return -1;
+  return kNoRank;
+}
+
+InputTotals InputBoard::take_totals(const Key& key) {
+  InputTotals totals;
+  for (const Note& each : notes_of(key)) {
+    totals.replicas_with_data += static_cast<int>(each.replicas);
+    totals.rows += each.rows;
+    totals.stop = totals.stop || each.stop != 0;
+  }
+  notes_.erase(key);
+  return totals;
 }
 
 InputTotals InputBoard::add_up(const InputProgress& progress) {
@@ -77,6 +100,20 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
   const Key key{progress.pass, progress.step};
   const Note mine{progress.pass, progress.step, progress.local_replicas_with_data,
                   progress.local_rows, progress.stop ? 1 : 0};
+  {
+    const MutexLock lock(mutex_);
+    notes_of(key)[static_cast<size_t>(group_.rank())] = mine;
+  }
+  InputTotals totals;
+  std::vector<bool> sent(static_cast<size_t>(group_.size()));
+  const auto advance = [&] {
+    const MutexLock lock(mutex_);
+    const int unsent = send_to_others(mine, sent);
+    const int silent = first_silent(key);
+    if (silent != kNoRank) return silent;
+    if (unsent == kNoRank) totals = take_totals(key);
+    return unsent;
+  };
   const auto check = [&](int missing, const std::optional<PeerFailure>& failure) {
     if (progress.cancelled != nullptr && progress.cancelled->load()) {
       throw Error(ErrorCode::kCancelled, "the iterator of a distributed dataset was dropped.");
@@ -91,59 +128,9 @@ InputTotals InputBoard::add_up(const InputProgress& progress) {
                         " Every worker must iterate over the same distributed datasets, equally "
                         "far; if a step takes long, raise communication_options.timeout."));
   };
-  std::vector<bool> sent(static_cast<size_t>(group_.size()));
-  sent[static_cast<size_t>(group_.rank())] = true;
-  for (int round = 0;; ++round) {
-    int missing = -1;
-    uint32_t armed = 0;
-    const bool sleepy = round >= kBoardYields;
-    {
-      const MutexLock lock(mutex_);
-      if (round == 0) {
-        notes_of(key)[static_cast<size_t>(group_.rank())] = mine;
-      }
-      int unsent = -1;  // a rank whose ring is full: it would wait for the note in vain
-      for (int r = 0; r < group_.size(); ++r) {
-        if (sent[static_cast<size_t>(r)]) continue;
-        if (lane_.link(r).can_post()) {
-          send(mine, r);
-          sent[static_cast<size_t>(r)] = true;
-        } else {
-          unsent = r;
-        }
-      }
-      missing = first_missing(key);
-      const bool is_silent = missing >= 0;
-      if (!is_silent) missing = unsent;
-      if (missing < 0) {
-        InputTotals totals;
-        for (const Note& each : notes_of(key)) {
-          totals.replicas_with_data += static_cast<int>(each.replicas);
-          totals.rows += each.rows;
-          totals.stop = totals.stop || each.stop != 0;
-        }
-        notes_.erase(key);
-        return totals;
-      }
-      // A rank that is gone may have sent its note before.
-      const std::optional<PeerFailure> failure = lane_.link(missing).failure();
-      if (failure && is_silent && first_missing(key) != missing) continue;
-      check(missing, failure);
-      if (sleepy) {
-        armed = lane_.link(missing).arm();
-        if (is_silent && first_missing(key) != missing) {
-          lane_.link(missing).disarm();
-          continue;
-        }
-      }
-    }
-    if (sleepy) {
-      lane_.link(missing).park(armed, Deadline::after(kBoardSlice));
-      lane_.link(missing).disarm();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  // This thread is one more than the replicas, so it must not take a core from them.
+  wait_for_ranks(lane_, WaitMode::kYield, Deadline::forever(), advance, check);
+  return totals;
 }
 
 }  // namespace tutti::internal

@@ -45,7 +45,9 @@ class InputBoard {
   void send(const Note& note, int rank) TUTTI_REQUIRES(mutex_);
   std::vector<Note>& notes_of(const Key& key) TUTTI_REQUIRES(mutex_);
   void read_all() TUTTI_REQUIRES(mutex_);
-  int first_missing(const Key& key) TUTTI_REQUIRES(mutex_);
+  int send_to_others(const Note& note, std::vector<bool>& sent) TUTTI_REQUIRES(mutex_);
+  int first_silent(const Key& key) TUTTI_REQUIRES(mutex_);
+  InputTotals take_totals(const Key& key) TUTTI_REQUIRES(mutex_);
 
   WorkerGroup& group_;  // owns this
   Lane& lane_;

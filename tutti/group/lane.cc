@@ -11,11 +11,6 @@
 #include "tutti/group/worker_group.h"
 
 namespace tutti {
-namespace {
-
-using Clock = Deadline::Clock;
-
-}  // namespace
 
 Lane::Lane(WorkerGroup& group, std::vector<std::unique_ptr<Link>> links)
     : group_(group),
@@ -33,8 +28,8 @@ Deadline Lane::deadline(std::optional<std::chrono::milliseconds> timeout) const 
   timespec tick{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &tick);
   if (delay >= std::chrono::hours(24)) return Deadline::after(delay);
-  return Deadline::at(Clock::time_point(std::chrono::seconds(tick.tv_sec) +
-                                        std::chrono::nanoseconds(tick.tv_nsec) + delay));
+  return Deadline::at(Deadline::Clock::time_point(std::chrono::seconds(tick.tv_sec) +
+                                                  std::chrono::nanoseconds(tick.tv_nsec) + delay));
 }
 
 Fingerprint Lane::begin(const Operation& operation) {
@@ -81,7 +76,7 @@ void Lane::pop(int rank) {
 #if !defined(__SANITIZE_THREAD__)  // which does not support fences
     std::atomic_thread_fence(std::memory_order_acquire);
 #endif
-    if (link.reported_failure()) group_.check();
+    if (link.failure(Link::Look::kReported)) group_.check();
   }
   ++popped_[peer];
   link.pop();
@@ -99,7 +94,7 @@ void Lane::check_alive(int missing, const Fingerprint& fingerprint) {
   group_.throw_if_aborted();
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    const std::optional<PeerFailure> failure = link(r).failure();
+    const std::optional<PeerFailure> failure = link(r).failure(Link::Look::kDetected);
     if (!failure || (!failure->reported && r != missing)) continue;
     const std::string text =
         failure->reported ? failure->text
@@ -112,8 +107,10 @@ void Lane::check_alive(int missing, const Fingerprint& fingerprint) {
 }
 
 // The limit doubles so that a worker that is slower in every step does not fill the log.
-void Lane::warn_if_long(int missing, const Fingerprint& fingerprint, Clock::time_point since) {
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
+void Lane::warn_if_long(int missing, const Fingerprint& fingerprint,
+                        Deadline::Clock::time_point since) {
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Deadline::Clock::now() - since);
   int64_t limit = group_.warning_.load(std::memory_order_relaxed);
   if (waited.count() < limit || !group_.warning_.compare_exchange_strong(limit, 2 * limit)) return;
   log(LogLevel::kWarning,

@@ -7,12 +7,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/function_ref.h"
 #include "tutti/group/operation.h"
 
 namespace tutti {
@@ -40,7 +42,7 @@ struct PeerFailure {
   bool reported = false;  ///< Whether the peer itself told all ranks.
 };
 
-/// Used by one thread at a time, except abort() and reported_failure(), which any thread may call.
+/// Used by one thread at a time, except wait(), failure() and abort(), which any thread may call.
 class Link {
  public:
   using Pieces = std::span<const std::span<const std::byte>>;
@@ -48,16 +50,22 @@ class Link {
   /// Messages of up to this size are copied by post(): their memory is free immediately.
   static constexpr size_t kCopiedBytes = 16 << 10;
 
-  Link() = default;
+  /// `shared` is the memory of this process that the peer can read where it lies, which includes
+  /// that of WorkerGroup::arena(); empty if there is none.
+  explicit Link(std::span<const std::byte> shared = {}) : shared_(shared) {}
   virtual ~Link() = default;
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  /// Whether post() may be called now.
-  virtual bool can_post() = 0;
+  bool shares_memory() const { return !shared_.empty(); }
+  /// Whether messages that lie there need not be copied.
+  bool reaches(const void* memory) const {
+    return std::greater_equal<>()(memory, shared_.data()) &&
+           std::less<>()(memory, shared_.data() + shared_.size());
+  }
 
-  /// The most bytes that one call of post() takes.
-  virtual size_t max_message_bytes() const = 0;
+  /// The most bytes that post() takes now; 0 if it cannot be called now, even without bytes.
+  virtual size_t room() = 0;
 
   /// What happens to memory that is given to post().
   enum class Use : uint8_t {
@@ -66,9 +74,12 @@ class Link {
   };
 
   /// Sends the pieces as one message. Above kCopiedBytes their memory must not change until
-  /// drained(). Never waits; call it only if can_post().
+  /// drained(). Never waits; call it only if there is room().
   virtual void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
                     Use use) = 0;
+
+  /// Whether the memory given to post() is not read any more.
+  virtual bool drained() = 0;
 
   /// Returns the oldest message that was not popped, or null if none has arrived.
   virtual const Incoming* peek() = 0;
@@ -76,37 +87,29 @@ class Link {
   /// Releases the oldest message.
   virtual void pop() = 0;
 
-  /// Whether the memory given to post() is not read any more.
-  virtual bool drained() = 0;
+  /// Sleeps until there may be news from the peer, or until `until`. Calls `ready` once before,
+  /// when news would already end the sleep, and does not sleep if it returns true.
+  virtual void wait(const Deadline& until, FunctionRef<bool()> ready) = 0;
 
-  /// After a failure: ensures that this process does not read that memory any more. The peer may
-  /// take it until `patience`; after that the connection is closed.
-  virtual void discard(const Deadline& patience) { (void)patience; }
+  /// How failure() learns about failures.
+  enum class Look : uint8_t {
+    kReported,  ///< Only what the peer itself reported. Cheap.
+    kDetected   ///< Also that it is gone, for which the system is asked.
+  };
 
-  /// To sleep: call arm(), check once more whether there is something to do, then call park() with
-  /// what arm() returned. It returns when there may be news from the peer, or at `until`. Then call
-  /// disarm().
-  virtual uint32_t arm() = 0;
-  virtual void park(uint32_t armed, const Deadline& until) = 0;
-  virtual void disarm() = 0;
-
-  /// Set once the peer is gone or has given up. From then on peek(), can_post() and drained() see
+  /// Set once the peer is gone or has given up. From then on peek(), room() and drained() see
   /// everything that it sent and read before: it may have left because it was done.
-  virtual std::optional<PeerFailure> failure() = 0;
+  virtual std::optional<PeerFailure> failure(Look look) = 0;
 
-  /// The same, but only for failures that the peer itself reported. Cheap; any thread may call it.
-  virtual std::optional<PeerFailure> reported_failure() = 0;
+  /// Tells the peer that this rank gives up, and why; the first reason counts. Makes a best effort.
+  /// Without `patience` it never waits long. With it, which only the thread that uses the link may
+  /// give, it also ensures that this process does not read the memory given to post() any more: the
+  /// peer may take it until then; after that the connection is closed.
+  virtual void abort(ErrorCode code, const std::string& text,
+                     const std::optional<Deadline>& patience) = 0;
 
-  /// Tells the peer that this rank gives up, and why. Makes a best effort; never waits long.
-  virtual void abort(ErrorCode code, const std::string& text) = 0;
-
-  /// Whether the peer can read the memory of WorkerGroup::arena() in this process.
-  virtual bool shares_memory() const { return false; }
-  /// Whether `memory` is a part of it: messages that lie there need not be copied.
-  virtual bool reaches(const void* memory) const {
-    (void)memory;
-    return false;
-  }
+ private:
+  const std::span<const std::byte> shared_;
 };
 
 }  // namespace tutti

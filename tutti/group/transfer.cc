@@ -2,42 +2,19 @@
 
 #include "tutti/group/transfer.h"
 
-#include <sched.h>
-
-#include <algorithm>
+#include <optional>
+#include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/group/link_wait.h"
 #include "tutti/group/worker_group.h"
 
 namespace tutti {
 namespace {
 
-using Clock = Deadline::Clock;
-
-constexpr int kYields = 50;
-constexpr int kPauses = 64;  // between two checks of the clock
-// How long a sleep lasts before the other ranks are checked: they may have given up, or have made
-// room for a message. Sleeps grow longer.
-constexpr std::chrono::microseconds kFirstSlice{250};
-constexpr std::chrono::microseconds kLastSlice{5000};
 // A peer that still reads takes what is under way well within this time; others are not waited for.
 constexpr std::chrono::milliseconds kPatience{500};
-constexpr int kNobody = -1;
 constexpr uint32_t kAdvancesBetweenLooks = 64;
-
-class ArmedLink {
- public:
-  explicit ArmedLink(Link& link) : link_(link), armed_(link.arm()) {}
-  ~ArmedLink() { link_.disarm(); }
-  ArmedLink(const ArmedLink&) = delete;
-  ArmedLink& operator=(const ArmedLink&) = delete;
-
-  void park(const Deadline& until) const { link_.park(armed_, until); }
-
- private:
-  Link& link_;
-  const uint32_t armed_;
-};
 
 }  // namespace
 
@@ -47,12 +24,12 @@ Transfer::Transfer(Lane& lane, const Operation& operation, Deadline deadline)
 Transfer::~Transfer() {
   if (done_) return;
   lane_.end();
-  lane_.group().abort(ErrorCode::kCancelled,
-                      message(lane_.group().name(lane_.rank()), " dropped ",
-                              fingerprint_.describe_with_step(), " before it was done."));
+  const std::string why = message(lane_.group().name(lane_.rank()), " dropped ",
+                                  fingerprint_.describe_with_step(), " before it was done.");
+  lane_.group().abort(ErrorCode::kCancelled, why);
   const Deadline patience = Deadline::after(kPatience);
   for (int r = 0; r < lane_.size(); ++r) {
-    if (r != lane_.rank()) lane_.link(r).discard(patience);
+    if (r != lane_.rank()) lane_.link(r).abort(ErrorCode::kCancelled, why, patience);
   }
 }
 
@@ -74,71 +51,46 @@ void Transfer::give_up(const std::exception_ptr& why) {
   }
 }
 
-bool Transfer::poll(int* missing) {
+int Transfer::poll() {
+  int missing = kDone;
   try {
-    *missing = try_advance();
+    missing = try_advance();
   } catch (...) {
     give_up(std::current_exception());
     throw;
   }
-  if (*missing != kDone) return false;
-  done_ = true;
-  lane_.end();
-  return true;
+  if (missing == kDone) {
+    done_ = true;
+    lane_.end();
+  }
+  return missing;
 }
 
-// A rank may have done its part and left since it was last checked, so a rank that is gone is
-// polled once more: everything that it did is visible now.
-bool Transfer::poll_or_throw(int* missing) {
-  const int before = *missing;
-  bool gone = lane_.link(before).failure().has_value();
-  if (gone) {
-    if (poll(missing)) return true;
-    gone = *missing == before;
-  }
-  lane_.check_alive(gone ? before : kNobody, fingerprint_);
-  if (deadline_.passed()) lane_.throw_timeout(*missing, fingerprint_);
-  return false;
+void Transfer::check(int missing, bool is_gone) {
+  lane_.check_alive(is_gone ? missing : internal::kNoRank, fingerprint_);
+  if (deadline_.passed()) lane_.throw_timeout(missing, fingerprint_);
 }
 
 // Asking whether peers are alive takes a system call, which is too slow for every hook of backward.
 bool Transfer::advance() {
-  int missing = 0;
-  if (done_ || poll(&missing)) return true;
-  return ++advances_ % kAdvancesBetweenLooks == 0 && poll_or_throw(&missing);
+  if (done_) return true;
+  auto poll_once = [this] { return poll(); };
+  int missing = poll_once();
+  if (missing == kDone) return true;
+  if (++advances_ % kAdvancesBetweenLooks != 0) return false;
+  auto check_rank = [this](int rank, const auto& failure) { check(rank, failure.has_value()); };
+  return internal::check_missing(lane_, missing, poll_once, check_rank);
 }
 
 bool Transfer::wait_until(const Deadline& until) {
   if (done_) return true;
-  const bool spin = lane_.group().options().wait_mode == WaitMode::kSpin;
-  int missing = 0;
-  Spin spinning;
-  for (int round = 0;; ++round) {
-    if (poll(&missing)) return true;
-    if (!spin && round < kYields) {
-      sched_yield();
-    } else if (spin && (round % kPauses != kPauses - 1 || spinning.goes_on())) {
-      if (round >= kPauses) pause_briefly();
-    } else {
-      break;
-    }
-  }
-  if (!waits_since_) waits_since_ = Clock::now();
-  for (auto slice = kFirstSlice;; slice = std::min(2 * slice, kLastSlice)) {
-    if (poll_or_throw(&missing)) return true;
-    if (until.passed()) return false;
-    lane_.warn_if_long(missing, fingerprint_, *waits_since_);
-    bool done = false;
-    {
-      const ArmedLink link(lane_.link(missing));
-      int now_missing = 0;
-      done = poll(&now_missing);
-      if (!done && now_missing == missing) {
-        link.park(Deadline::at(std::min({deadline_.when(), until.when(), Clock::now() + slice})));
-      }
-    }
-    if (done || poll(&missing)) return true;
-  }
+  return internal::wait_for_ranks(
+      lane_, lane_.group().options().wait_mode, until, [this] { return poll(); },
+      [this](int missing, const auto& failure) {
+        if (!waits_since_) waits_since_ = Deadline::Clock::now();
+        check(missing, failure.has_value());
+        lane_.warn_if_long(missing, fingerprint_, *waits_since_);
+      });
 }
 
 }  // namespace tutti

@@ -57,9 +57,9 @@ class Transfer {
   const Fingerprint fingerprint_;
 
  private:
-  bool poll(int* missing);
+  int poll();
   void give_up(const std::exception_ptr& why);
-  bool poll_or_throw(int* missing);
+  void check(int missing, bool is_gone);
 
   Deadline deadline_;
   std::optional<Deadline::Clock::time_point> waits_since_;

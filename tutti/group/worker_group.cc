@@ -62,7 +62,7 @@ bool WorkerGroup::abort(ErrorCode code, const std::string& text) {
     }
     Lane& first = *lanes_[0];
     for (int r = 0; r < size(); ++r) {
-      if (r != rank()) first.link(r).abort(code, text);
+      if (r != rank()) first.link(r).abort(code, text, std::nullopt);
     }
     aborted_.store(true, std::memory_order_release);
   }
@@ -96,7 +96,7 @@ void WorkerGroup::check() {
   Lane& first = *lanes_[0];
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    const std::optional<PeerFailure> failure = first.link(r).reported_failure();
+    const std::optional<PeerFailure> failure = first.link(r).failure(Link::Look::kReported);
     if (failure) abort(failure->code, failure->text);
   }
   throw_if_aborted();

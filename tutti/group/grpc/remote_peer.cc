@@ -17,6 +17,7 @@ constexpr uint64_t kWireMagic = 0x3165726977747574;
 // Bytes of messages that were not asked for yet; beyond this limit the sender is paused.
 constexpr size_t kMaxQueuedBytes = size_t{64} << 20;
 constexpr size_t kMaxInFlightBytes = size_t{32} << 20;
+constexpr size_t kMaxMessageBytes = size_t{4} << 20;
 constexpr size_t kSpareBuffers = 8;
 constexpr size_t kMaxNoteBytes = 4096;
 constexpr std::chrono::seconds kAbortTime{5};
@@ -143,6 +144,12 @@ void RemotePeer::send_control(size_t lane, WireHead::Kind kind, ErrorCode code,
                [kept](bool) {});
 }
 
+// Each lane gets it, so that no goodbye overtakes it.
+void RemotePeer::send_abort(ErrorCode code, const std::string& text) {
+  if (abort_sent_.exchange(true)) return;
+  for (size_t c = 0; c < lanes(); ++c) send_control(c, WireHead::Kind::kAbort, code, text);
+}
+
 // ---- GrpcLink
 
 GrpcLink::GrpcLink(std::shared_ptr<RemotePeer> peer, size_t lane)
@@ -150,7 +157,7 @@ GrpcLink::GrpcLink(std::shared_ptr<RemotePeer> peer, size_t lane)
 
 GrpcLink::~GrpcLink() = default;
 
-bool GrpcLink::can_post() { return flight_->bytes.load() < kMaxInFlightBytes; }
+size_t GrpcLink::room() { return flight_->bytes.load() < kMaxInFlightBytes ? kMaxMessageBytes : 0; }
 
 void GrpcLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
                     Use /*use*/) {
@@ -191,22 +198,14 @@ void GrpcLink::pop() { box_.pop(); }
 
 bool GrpcLink::drained() { return flight_->messages.load() == 0; }
 
-void GrpcLink::discard(const Deadline& patience) {
-  const auto wait = [this](const Deadline& deadline) {
-    while (flight_->lent.load() > 0 && !deadline.passed()) {
-      const uint32_t seen = box_.news().load();
-      if (flight_->lent.load() == 0) return;
-      box_.news().park(seen, deadline);
-    }
-  };
-  wait(patience);
-  if (flight_->lent.load() == 0) return;
-  peer_->abort_connection();
-  wait(Deadline::after(kAbortTime));
+void GrpcLink::wait(const Deadline& until, FunctionRef<bool()> ready) {
+  const uint32_t seen = box_.news().load();
+  if (!ready()) box_.news().park(seen, until);
 }
 
-std::optional<PeerFailure> GrpcLink::failure() {
+std::optional<PeerFailure> GrpcLink::failure(Look look) {
   std::optional<PeerFailure> failure = peer_->failure();
+  if (look == Look::kReported) return failure && failure->reported ? failure : std::nullopt;
   // Confirmations of what it has read may still be in transit.
   if (!failure && box_.ended() && drained()) {
     failure = {ErrorCode::kUnavailable, "it has left the group.", false};
@@ -214,16 +213,21 @@ std::optional<PeerFailure> GrpcLink::failure() {
   return failure;
 }
 
-std::optional<PeerFailure> GrpcLink::reported_failure() {
-  std::optional<PeerFailure> failure = peer_->failure();
-  return failure && failure->reported ? failure : std::nullopt;
+void GrpcLink::abort(ErrorCode code, const std::string& text,
+                     const std::optional<Deadline>& patience) {
+  peer_->send_abort(code, text);
+  if (patience) take_back(*patience);
 }
 
-void GrpcLink::abort(ErrorCode code, const std::string& text) {
-  // Sent on each lane, so that no goodbye overtakes it.
-  for (size_t c = 0; c < peer_->lanes(); ++c) {
-    peer_->send_control(c, WireHead::Kind::kAbort, code, text);
-  }
+void GrpcLink::take_back(const Deadline& patience) {
+  const auto is_back = [this] { return flight_->lent.load() == 0; };
+  const auto wait_until = [&](const Deadline& deadline) {
+    while (!is_back() && !deadline.passed()) wait(deadline, is_back);
+  };
+  wait_until(patience);
+  if (is_back()) return;
+  peer_->abort_connection();
+  wait_until(Deadline::after(kAbortTime));
 }
 
 }  // namespace tutti::internal

@@ -108,6 +108,9 @@ class RemotePeer {
     if (channel_ != nullptr) channel_->abort();
   }
 
+  /// Tells the peer, on each lane, that this rank gives up; only the first call does.
+  void send_abort(ErrorCode code, const std::string& text);
+
   /// A message without an operation: kAbort or kGoodbye.
   void send_control(size_t lane, WireHead::Kind kind, ErrorCode code, const std::string& text);
 
@@ -115,6 +118,7 @@ class RemotePeer {
   std::vector<Mailbox> mailboxes_;
   mutable Mutex mutex_;
   std::optional<PeerFailure> failure_ TUTTI_GUARDED_BY(mutex_);
+  std::atomic<bool> abort_sent_{false};
   std::shared_ptr<rpc::Channel> channel_;
   std::vector<std::unique_ptr<rpc::SendStream>> streams_;
 };
@@ -125,22 +129,20 @@ class GrpcLink final : public Link {
   GrpcLink(std::shared_ptr<RemotePeer> peer, size_t lane);
   ~GrpcLink() override;
 
-  bool can_post() override;
-  size_t max_message_bytes() const override { return size_t{4} << 20; }
+  size_t room() override;
   void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
             Use use) override;
+  bool drained() override;
   const Incoming* peek() override;
   void pop() override;
-  bool drained() override;
-  void discard(const Deadline& patience) override;
-  uint32_t arm() override { return box_.news().load(); }
-  void park(uint32_t armed, const Deadline& until) override { box_.news().park(armed, until); }
-  void disarm() override {}
-  std::optional<PeerFailure> failure() override;
-  std::optional<PeerFailure> reported_failure() override;
-  void abort(ErrorCode code, const std::string& text) override;
+  void wait(const Deadline& until, FunctionRef<bool()> ready) override;
+  std::optional<PeerFailure> failure(Look look) override;
+  void abort(ErrorCode code, const std::string& text,
+             const std::optional<Deadline>& patience) override;
 
  private:
+  void take_back(const Deadline& patience);
+
   // Shared with callbacks of the network, which may outlive the link.
   struct Flight {
     std::atomic<size_t> messages{0};

@@ -23,7 +23,8 @@ bool PeerSocket::hung_up() const {
 HostLink::HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs,
                    size_t lane, int my_rank, int their_rank,
                    std::shared_ptr<const PeerSocket> socket)
-    : mine_(std::move(mine)),
+    : Link({mine->data(), mine->layout().bytes}),
+      mine_(std::move(mine)),
       theirs_(std::move(theirs)),
       their_rank_(their_rank),
       socket_(std::move(socket)),
@@ -33,10 +34,9 @@ HostLink::HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment>
       consumed_(mine_->consumed(lane, static_cast<size_t>(their_rank))),
       peer_consumed_(theirs_->consumed(lane, static_cast<size_t>(my_rank))) {}
 
-bool HostLink::can_post() {
-  if (posted_ - known_consumed_ < Segment::kSlots) return true;
-  known_consumed_ = consumed_by_peer();
-  return posted_ - known_consumed_ < Segment::kSlots;
+size_t HostLink::room() {
+  if (posted_ - known_consumed_ == Segment::kSlots) known_consumed_ = consumed_by_peer();
+  return posted_ - known_consumed_ < Segment::kSlots ? Segment::kStagedBytes : 0;
 }
 
 void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
@@ -131,29 +131,25 @@ bool HostLink::drained() {
   return true;
 }
 
-uint32_t HostLink::arm() {
-  mine_->add_sleeper(1);
-  return theirs_->bell();
+void HostLink::wait(const Deadline& until, FunctionRef<bool()> ready) {
+  const Segment::Sleeper sleeper(*mine_);
+  const uint32_t seen = theirs_->bell();
+  if (!ready()) theirs_->wait_for_bell(seen, until);
 }
 
-void HostLink::park(uint32_t armed, const Deadline& until) { theirs_->wait_for_bell(armed, until); }
-
-void HostLink::disarm() { mine_->add_sleeper(-1); }
-
-std::optional<PeerFailure> HostLink::failure() {
+std::optional<PeerFailure> HostLink::failure(Look look) {
   std::optional<PeerFailure> failure = theirs_->failure();
+  if (look == Look::kReported) return failure && failure->reported ? failure : std::nullopt;
   if (!failure && socket_ != nullptr && socket_->hung_up()) {
     failure = {ErrorCode::kUnavailable, "its process on this machine has ended.", false};
   }
   return failure;
 }
 
-std::optional<PeerFailure> HostLink::reported_failure() {
-  std::optional<PeerFailure> failure = theirs_->failure();
-  return failure && failure->reported ? failure : std::nullopt;
-}
-
-void HostLink::abort(ErrorCode code, const std::string& text) {
+// Memory that was lent can be taken back without waiting: a peer looks for a failure after it has
+// read.
+void HostLink::abort(ErrorCode code, const std::string& text,
+                     const std::optional<Deadline>& /*patience*/) {
   mine_->set_failure(Segment::State::kAborted, code, text);
 }
 

@@ -36,21 +36,16 @@ class HostLink final : public Link {
   HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs, size_t lane,
            int my_rank, int their_rank, std::shared_ptr<const PeerSocket> socket);
 
-  bool can_post() override;
-  size_t max_message_bytes() const override { return Segment::kStagedBytes; }
+  size_t room() override;
   void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
             Use use) override;
+  bool drained() override;
   const Incoming* peek() override;
   void pop() override;
-  bool drained() override;
-  uint32_t arm() override;
-  void park(uint32_t armed, const Deadline& until) override;
-  void disarm() override;
-  std::optional<PeerFailure> failure() override;
-  std::optional<PeerFailure> reported_failure() override;
-  void abort(ErrorCode code, const std::string& text) override;
-  bool shares_memory() const override { return true; }
-  bool reaches(const void* memory) const override { return mine_->contains(memory); }
+  void wait(const Deadline& until, FunctionRef<bool()> ready) override;
+  std::optional<PeerFailure> failure(Look look) override;
+  void abort(ErrorCode code, const std::string& text,
+             const std::optional<Deadline>& patience) override;
 
  private:
   uint32_t consumed_by_peer() const { return peer_consumed_.load(std::memory_order_seq_cst); }

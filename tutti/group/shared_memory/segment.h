@@ -92,7 +92,18 @@ class Segment {
 
   // ---- sleeping; see the top of the file
 
-  void add_sleeper(int count);
+  /// Counts a thread of this rank that is about to sleep.
+  class Sleeper {
+   public:
+    explicit Sleeper(Segment& mine) : mine_(mine) { mine_.add_sleeper(1); }
+    ~Sleeper() { mine_.add_sleeper(-1); }
+    Sleeper(const Sleeper&) = delete;
+    Sleeper& operator=(const Sleeper&) = delete;
+
+   private:
+    Segment& mine_;
+  };
+
   bool has_sleepers() const;
   uint32_t bell() const;
   void ring_bell();
@@ -122,6 +133,7 @@ class Segment {
 
   const Header& header() const;
   Header& header();
+  void add_sleeper(int count);
 
   rpc::SealedMemory memory_;
   const Layout layout_;
