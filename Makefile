@@ -104,7 +104,7 @@ asan tsan: %: $(BUILD)/%$(torch_id)/build.ninja
 
 ## fuzz: fuzz the readers of files and messages with Clang: make fuzz [FORMAT=csv] [FUZZ_SECONDS=60]
 .PHONY: fuzz
-FORMAT ?= tf_record example csv npy idx tf_config hostlist pods host_link rpc wire
+FORMAT ?= tf_record example csv npy idx tf_config hostlist pods shared_memory_link rpc wire
 FUZZ_SECONDS ?= 60
 fuzz: install-fuzz-deps $(BUILD)/fuzz$(torch_id)/build.ninja
 	$(call build,$(BUILD)/fuzz$(torch_id),$(addsuffix _fuzz,$(FORMAT)))

@@ -221,10 +221,10 @@ TEST(Formats, LayoutOfASegment) {
   EXPECT_EQ(layout.ring_bytes(), 4198400U);
   EXPECT_EQ(layout.ring_offset(3, 1), 8192U + 4198400U * (3 * 2 + 1));
   EXPECT_EQ(layout.tensors_offset(), 33595392U);
-  EXPECT_EQ(offsetof(internal::HostSlot, head), 8U);
-  EXPECT_EQ(offsetof(internal::HostSlot, bytes), 40U);
-  EXPECT_EQ(offsetof(internal::HostSlot, offset), 64U);
-  EXPECT_EQ(offsetof(internal::HostSlot, fingerprint), 72U);
+  EXPECT_EQ(offsetof(internal::RingSlot, head), 8U);
+  EXPECT_EQ(offsetof(internal::RingSlot, bytes), 40U);
+  EXPECT_EQ(offsetof(internal::RingSlot, offset), 64U);
+  EXPECT_EQ(offsetof(internal::RingSlot, fingerprint), 72U);
 }
 
 TEST(Formats, HeaderOfASegment) {

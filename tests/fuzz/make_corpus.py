@@ -34,7 +34,7 @@ def idx(code, shape, data):
 
 
 def message(valid, bytes_=0, offset=0, is_inline=0, ready=0):
-    """A slot of shared memory, as host_link_fuzz.cc reads it."""
+    """A slot of shared memory, as shared_memory_link_fuzz.cc reads it."""
     return (struct.pack("<BII4QQQ", valid, ready, is_inline, 0, 0, 0, 0, bytes_, offset)
             + b"inline bytes ..." + bytes(120))
 
@@ -119,7 +119,7 @@ def files():
             "mark": b'\xef\xbb\xbf{"cluster": {"worker": ["a:1"]}}',
             "cut": b'{"cluster": {"worker": ["hostA:43',
         },
-        "host_link": {
+        "shared_memory_link": {
             "all_gather": b"\0\0" + message(31),
             "broadcast": b"\1\0" + message(31),
             "exchange_in_two": b"\2\0" + message(23, 2048, 4096) + message(23, 2048, 4096),

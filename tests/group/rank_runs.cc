@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "tutti/group/shared_memory/host_mesh.h"
+#include "tutti/group/shared_memory/shared_memory_mesh.h"
 
 #include "tests/group/network_hosts.h"
 #include "tests/support/log_capture.h"
@@ -32,7 +32,7 @@ std::shared_ptr<WorkerGroup> make_host(const GroupOptions& options) {
 std::shared_ptr<WorkerGroup> make_host_by_hand(const GroupOptions& options, WaitMode mode,
                                                size_t chunk_bytes, size_t depth) {
   const auto size = static_cast<int>(options.names.size());
-  auto mesh = std::make_shared<internal::HostMesh>(internal::HostMesh::Options{
+  auto mesh = std::make_shared<internal::SharedMemoryMesh>(internal::SharedMemoryMesh::Options{
       options.rank, size, options.epoch, kLanes, options.segment_bytes});
   mesh->connect(options.gather, Deadline::after(options.connect_timeout));
   WorkerGroup::Links links(kLanes);

@@ -19,16 +19,16 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/group/shared_memory/host_link.h"
+#include "tutti/group/shared_memory/shared_memory_link.h"
 
 #include "tests/support/expect_error.h"
 
 namespace tutti::segment_test {
 
-using internal::HostLink;
-using internal::HostSlot;
+using internal::RingSlot;
 using internal::Segment;
 using internal::SegmentArena;
+using internal::SharedMemoryLink;
 
 constexpr uint64_t kEpoch = 0x5e6;
 const Segment::Layout kLayout{.lanes = 2, .ranks = 3, .bytes = size_t{64} << 20};
@@ -257,9 +257,9 @@ TEST(Segment, EndsAWaitAtItsDeadline) {
 
 // ---- links
 
-class HostLinks : public ::testing::Test {
+class SharedMemoryLinks : public ::testing::Test {
  protected:
-  HostLinks()
+  SharedMemoryLinks()
       : mine_(Segment::create(kEpoch, 0, kLayout)),
         theirs_(Segment::create(kEpoch, 1, kLayout)),
         link_(mine_, theirs_, 1, 0, 1, nullptr),
@@ -271,11 +271,11 @@ class HostLinks : public ::testing::Test {
 
   std::shared_ptr<Segment> mine_;
   std::shared_ptr<Segment> theirs_;
-  HostLink link_;
-  HostLink peer_;
+  SharedMemoryLink link_;
+  SharedMemoryLink peer_;
 };
 
-TEST_F(HostLinks, HoldAMessageInEachSlot) {
+TEST_F(SharedMemoryLinks, HoldAMessageInEachSlot) {
   const std::string value = "value";
   const std::span<const std::byte> piece = text(value);
   for (size_t i = 0; i < Segment::kSlots; ++i) {
@@ -296,7 +296,7 @@ TEST_F(HostLinks, HoldAMessageInEachSlot) {
   EXPECT_EQ(peer_.peek(), nullptr);
 }
 
-TEST_F(HostLinks, JoinPieces) {
+TEST_F(SharedMemoryLinks, JoinPieces) {
   const std::string a(20'000, 'a');
   const std::string b = "b";
   const std::array pieces = {text(a), text(""), text(b)};
@@ -308,7 +308,7 @@ TEST_F(HostLinks, JoinPieces) {
   EXPECT_EQ(incoming->bytes[20'000], std::byte{'b'});
 }
 
-TEST_F(HostLinks, DoNotCopyWhatThePeerCanRead) {
+TEST_F(SharedMemoryLinks, DoNotCopyWhatThePeerCanRead) {
   const size_t size = 100'000;
   auto* const memory = static_cast<std::byte*>(mine_->allocate(size));
   const std::span<const std::byte> piece(memory, size);
@@ -319,7 +319,7 @@ TEST_F(HostLinks, DoNotCopyWhatThePeerCanRead) {
   EXPECT_TRUE(link_.drained());
 }
 
-TEST_F(HostLinks, CopyWhatIsWrittenSoon) {
+TEST_F(SharedMemoryLinks, CopyWhatIsWrittenSoon) {
   const size_t size = 100'000;
   auto* const memory = static_cast<std::byte*>(mine_->allocate(size));
   std::set<const std::byte*> places;
@@ -342,7 +342,7 @@ TEST_F(HostLinks, CopyWhatIsWrittenSoon) {
       << "all of the memory is used before any is used again";
 }
 
-TEST_F(HostLinks, WakeAPeerThatWaitsForAMessage) {
+TEST_F(SharedMemoryLinks, WakeAPeerThatWaitsForAMessage) {
   const std::string value = "news";
   const std::span<const std::byte> piece = text(value);
   std::thread sender([&] {
@@ -357,7 +357,7 @@ TEST_F(HostLinks, WakeAPeerThatWaitsForAMessage) {
   EXPECT_FALSE(theirs_->has_sleepers());
 }
 
-TEST_F(HostLinks, DoNotSleepIfThereIsSomethingToDo) {
+TEST_F(SharedMemoryLinks, DoNotSleepIfThereIsSomethingToDo) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   link_.wait(deadline, [&] {
     EXPECT_TRUE(mine_->has_sleepers()) << "news would be noticed from here on";
@@ -369,8 +369,8 @@ TEST_F(HostLinks, DoNotSleepIfThereIsSomethingToDo) {
   EXPECT_FALSE(deadline.passed());
 }
 
-TEST_F(HostLinks, RefuseImpossibleMessages) {
-  HostSlot& slot = theirs_->slot(1, 0, 0);
+TEST_F(SharedMemoryLinks, RefuseImpossibleMessages) {
+  RingSlot& slot = theirs_->slot(1, 0, 0);
   slot.ready.store(1);
   const auto expect_refused = [&](uint32_t is_inline, uint64_t bytes, uint64_t offset) {
     slot.is_inline = is_inline;
@@ -389,7 +389,7 @@ TEST_F(HostLinks, RefuseImpossibleMessages) {
   EXPECT_EQ(link_.peek()->bytes.size(), kLayout.bytes) << "all of it is there to be read";
 }
 
-TEST_F(HostLinks, ShowMessagesOfAPeerThatLeft) {
+TEST_F(SharedMemoryLinks, ShowMessagesOfAPeerThatLeft) {
   const std::string value = "left behind";
   const std::span<const std::byte> piece = text(value);
   const std::span<const std::byte> large(static_cast<std::byte*>(mine_->allocate(50'000)), 50'000);

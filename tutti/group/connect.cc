@@ -9,28 +9,28 @@
 #include "tutti/base/error.h"
 #include "tutti/base/joined.h"
 #include "tutti/device/cpu_threads.h"
-#include "tutti/group/shared_memory/host_mesh.h"
+#include "tutti/group/shared_memory/shared_memory_mesh.h"
 
 namespace tutti {
 namespace {
 
 // On one machine, the chunks that are sent to all peers simultaneously should fit into a core's
 // cache. Between machines, several larger chunks under way hide the latency.
-constexpr size_t kHostChunkBytes = 256 << 10;
-constexpr size_t kMinHostChunkBytes = 64 << 10;
+constexpr size_t kNearChunkBytes = 256 << 10;
+constexpr size_t kMinNearChunkBytes = 64 << 10;
 constexpr size_t kRemoteChunkBytes = 1 << 20;
-constexpr size_t kHostDepth = 2;
+constexpr size_t kNearDepth = 2;
 constexpr size_t kRemoteDepth = 4;
 
 // Kept alive for the links, which are destroyed first.
 struct Backends {
-  std::unique_ptr<internal::HostMesh> host;
+  std::unique_ptr<internal::SharedMemoryMesh> shared_memory;
   std::shared_ptr<RemoteLinks> remote;
 };
 
-size_t host_chunk_bytes(int ranks) {
+size_t near_chunk_bytes(int ranks) {
   const auto peers = static_cast<size_t>(std::max(1, ranks - 1));
-  return std::max(kMinHostChunkBytes, std::bit_floor(kHostChunkBytes / peers));
+  return std::max(kMinNearChunkBytes, std::bit_floor(kNearChunkBytes / peers));
 }
 
 std::string describe_links(const std::vector<int>& near, const std::vector<int>& far,
@@ -53,25 +53,28 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
                         "names and gather."));
   }
   const Deadline deadline = Deadline::after(options.connect_timeout);
-  const bool use_host = options.implementation != CommunicationImplementation::kGrpc;
+  const bool use_shared_memory = options.implementation != CommunicationImplementation::kGrpc;
   auto backends = std::make_shared<Backends>();
   backends->remote = options.remote;
-  if (use_host) {
-    backends->host = std::make_unique<internal::HostMesh>(internal::HostMesh::Options{
-        options.rank, size, options.epoch, kLanes, options.segment_bytes});
-    backends->host->connect(options.gather, deadline);
+  if (use_shared_memory) {
+    backends->shared_memory =
+        std::make_unique<internal::SharedMemoryMesh>(internal::SharedMemoryMesh::Options{
+            options.rank, size, options.epoch, kLanes, options.segment_bytes});
+    backends->shared_memory->connect(options.gather, deadline);
   }
   std::vector<int> near;
   std::vector<int> far;
   std::string reason = "asked for";
   for (int r = 0; r < size; ++r) {
     if (r == options.rank) continue;
-    const bool reached = use_host && backends->host->reaches(r);
+    const bool reached = use_shared_memory && backends->shared_memory->reaches(r);
     (reached ? near : far).push_back(r);
-    if (use_host && !reached) reason = message("rank ", r, ": ", backends->host->reason(r));
+    if (use_shared_memory && !reached)
+      reason = message("rank ", r, ": ", backends->shared_memory->reason(r));
   }
   std::shared_ptr<Arena> shared;
-  if (!near.empty()) shared = std::make_shared<internal::SegmentArena>(backends->host->segment());
+  if (!near.empty())
+    shared = std::make_shared<internal::SegmentArena>(backends->shared_memory->segment());
   if (!far.empty() && options.implementation == CommunicationImplementation::kHost) {
     throw Error(
         ErrorCode::kUnavailable,
@@ -99,7 +102,8 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   WorkerGroup::Links links(kLanes);
   for (size_t c = 0; c < kLanes; ++c) {
     links[c].resize(static_cast<size_t>(size));
-    for (const int r : near) links[c][static_cast<size_t>(r)] = backends->host->make_link(c, r);
+    for (const int r : near)
+      links[c][static_cast<size_t>(r)] = backends->shared_memory->make_link(c, r);
     for (const int r : far) links[c][static_cast<size_t>(r)] = backends->remote->make_link(c, r);
   }
   WorkerGroup::Options made;
@@ -109,9 +113,9 @@ std::shared_ptr<WorkerGroup> make_group(const GroupOptions& options) {
   const auto threads = (near.size() + 1) * static_cast<size_t>(options.local_replicas);
   made.wait_mode =
       threads <= static_cast<size_t>(usable_cores()) ? WaitMode::kSpin : WaitMode::kYield;
-  made.chunk_bytes = any_far ? kRemoteChunkBytes : host_chunk_bytes(size);
+  made.chunk_bytes = any_far ? kRemoteChunkBytes : near_chunk_bytes(size);
   if (any_near) made.chunk_bytes = std::min(made.chunk_bytes, internal::Segment::kStagedBytes);
-  made.depth = any_far ? kRemoteDepth : kHostDepth;
+  made.depth = any_far ? kRemoteDepth : kNearDepth;
   made.has_remote = any_far;
   made.timeout = options.timeout;
   made.warning = options.warning;

@@ -91,7 +91,7 @@ class Segment::FreeList {
 };
 
 size_t Segment::Layout::ring_bytes() const {
-  return page_rounded(kSlots * sizeof(HostSlot)) + kSlots * kStagedBytes;
+  return page_rounded(kSlots * sizeof(RingSlot)) + kSlots * kStagedBytes;
 }
 
 size_t Segment::Layout::consumed_offset(size_t lane, size_t rank) const {
@@ -170,18 +170,18 @@ std::atomic<uint32_t>& Segment::consumed(size_t lane, size_t rank) {
   return *reinterpret_cast<std::atomic<uint32_t>*>(data() + layout_.consumed_offset(lane, rank));
 }
 
-const HostSlot& Segment::slot(size_t lane, size_t rank, uint64_t sequence) const {
-  const auto* first = reinterpret_cast<const HostSlot*>(data() + layout_.ring_offset(lane, rank));
+const RingSlot& Segment::slot(size_t lane, size_t rank, uint64_t sequence) const {
+  const auto* first = reinterpret_cast<const RingSlot*>(data() + layout_.ring_offset(lane, rank));
   return first[sequence % kSlots];
 }
 
-HostSlot& Segment::slot(size_t lane, size_t rank, uint64_t sequence) {
-  auto* first = reinterpret_cast<HostSlot*>(data() + layout_.ring_offset(lane, rank));
+RingSlot& Segment::slot(size_t lane, size_t rank, uint64_t sequence) {
+  auto* first = reinterpret_cast<RingSlot*>(data() + layout_.ring_offset(lane, rank));
   return first[sequence % kSlots];
 }
 
 size_t Segment::staged_offset(size_t lane, size_t rank, uint64_t sequence) const {
-  return layout_.ring_offset(lane, rank) + page_rounded(kSlots * sizeof(HostSlot)) +
+  return layout_.ring_offset(lane, rank) + page_rounded(kSlots * sizeof(RingSlot)) +
          (sequence % kSlots) * kStagedBytes;
 }
 

@@ -32,7 +32,7 @@ namespace tutti::internal {
 
 /// What describes a message in a ring. The first cache line is all that a receiver reads of an
 /// expected message of at most kInlineBytes; for a longer one it also reads `offset`.
-struct alignas(64) HostSlot {
+struct alignas(64) RingSlot {
   static constexpr size_t kInlineBytes = 16;
 
   std::atomic<uint32_t> ready;  ///< Sequence + 1 of the message in it, modulo 2^32.
@@ -43,7 +43,7 @@ struct alignas(64) HostSlot {
   uint64_t offset;  ///< Where the bytes begin in the segment, unless they are inline.
   Fingerprint fingerprint;
 };
-static_assert(sizeof(HostSlot) == 192);
+static_assert(sizeof(RingSlot) == 192);
 
 /// Thread-safe where it says so.
 class Segment {
@@ -86,8 +86,8 @@ class Segment {
 
   const std::atomic<uint32_t>& consumed(size_t lane, size_t rank) const;
   std::atomic<uint32_t>& consumed(size_t lane, size_t rank);
-  const HostSlot& slot(size_t lane, size_t rank, uint64_t sequence) const;
-  HostSlot& slot(size_t lane, size_t rank, uint64_t sequence);
+  const RingSlot& slot(size_t lane, size_t rank, uint64_t sequence) const;
+  RingSlot& slot(size_t lane, size_t rank, uint64_t sequence);
   size_t staged_offset(size_t lane, size_t rank, uint64_t sequence) const;
 
   // ---- sleeping; see the top of the file

@@ -31,10 +31,11 @@ class PeerSocket {
 };
 
 /// See Link.
-class HostLink final : public Link {
+class SharedMemoryLink final : public Link {
  public:
-  HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs, size_t lane,
-           int my_rank, int their_rank, std::shared_ptr<const PeerSocket> socket);
+  SharedMemoryLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs,
+                   size_t lane, int my_rank, int their_rank,
+                   std::shared_ptr<const PeerSocket> socket);
 
   size_t room() override;
   void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
@@ -51,14 +52,14 @@ class HostLink final : public Link {
   uint32_t consumed_by_peer() const { return peer_consumed_.load(std::memory_order_seq_cst); }
   uint64_t stage(size_t slot, size_t bytes);
   void wake_peer();
-  void look_at(const HostSlot& slot);
+  void look_at(const RingSlot& slot);
 
   const std::shared_ptr<Segment> mine_;
   const std::shared_ptr<const Segment> theirs_;
   const int their_rank_;
   const std::shared_ptr<const PeerSocket> socket_;
-  HostSlot* const outgoing_;                         // the ring of this rank for the peer
-  const HostSlot* const arriving_;                   // the ring of the peer for this rank
+  RingSlot* const outgoing_;                         // the ring of this rank for the peer
+  const RingSlot* const arriving_;                   // the ring of the peer for this rank
   const size_t staged_offset_;                       // that of the first slot of outgoing_
   std::array<size_t, Segment::kSlots> staged_ = {};  // bytes of each slot's memory in use
   std::atomic<uint32_t>& consumed_;                  // by this rank

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/group/shared_memory/host_mesh.h"
+#include "tutti/group/shared_memory/shared_memory_mesh.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -22,13 +22,13 @@ std::string table_text(const std::vector<bool>& table) {
 
 }  // namespace
 
-struct HostMesh::Hello {
+struct SharedMemoryMesh::Hello {
   uint64_t magic;
   uint64_t epoch;
   int64_t rank;
 };
 
-HostMesh::HostMesh(const Options& options)
+SharedMemoryMesh::SharedMemoryMesh(const Options& options)
     : options_(options),
       sockets_(static_cast<size_t>(options.size)),
       peers_(sockets_.size()),
@@ -47,13 +47,13 @@ HostMesh::HostMesh(const Options& options)
   }
 }
 
-HostMesh::~HostMesh() {
+SharedMemoryMesh::~SharedMemoryMesh() {
   if (segment_ != nullptr) {
     segment_->set_failure(Segment::State::kLeft, ErrorCode::kUnavailable, "");
   }
 }
 
-void HostMesh::connect(const GatherFn& gather, const Deadline& deadline) {
+void SharedMemoryMesh::connect(const GatherFn& gather, const Deadline& deadline) {
   const auto me = static_cast<size_t>(options_.rank);
   const std::vector<std::string> names =
       gather(segment_ != nullptr ? listener_->name() : kNoSegment + problem_);
@@ -95,12 +95,12 @@ void HostMesh::connect(const GatherFn& gather, const Deadline& deadline) {
   listener_.reset();
 }
 
-void HostMesh::send_segment(int socket) const {
+void SharedMemoryMesh::send_segment(int socket) const {
   const Hello hello{kHelloMagic, options_.epoch, options_.rank};
   rpc::send_descriptor(socket, std::as_bytes(std::span(&hello, 1)), segment_->descriptor());
 }
 
-rpc::FileDescriptor HostMesh::receive_descriptor(int socket, int* rank,
+rpc::FileDescriptor SharedMemoryMesh::receive_descriptor(int socket, int* rank,
                                                  const Deadline& deadline) const {
   Hello hello{};
   rpc::FileDescriptor descriptor =
@@ -113,7 +113,7 @@ rpc::FileDescriptor HostMesh::receive_descriptor(int socket, int* rank,
   return descriptor;
 }
 
-void HostMesh::receive_segment(int socket, int rank, const Deadline& deadline) {
+void SharedMemoryMesh::receive_segment(int socket, int rank, const Deadline& deadline) {
   int sender = -1;
   const rpc::FileDescriptor descriptor = receive_descriptor(socket, &sender, deadline);
   if (descriptor.is_open() && sender == rank) {
@@ -123,7 +123,7 @@ void HostMesh::receive_segment(int socket, int rank, const Deadline& deadline) {
   }
 }
 
-void HostMesh::map_segment(int descriptor, int rank) {
+void SharedMemoryMesh::map_segment(int descriptor, int rank) {
   try {
     segments_[static_cast<size_t>(rank)] =
         Segment::attach(descriptor, options_.epoch, rank, segment_->layout());
@@ -133,7 +133,7 @@ void HostMesh::map_segment(int descriptor, int rank) {
 }
 
 // Unrelated processes may connect too, but they do not know the epoch.
-void HostMesh::accept_from(const std::vector<bool>& expected, const Deadline& deadline) {
+void SharedMemoryMesh::accept_from(const std::vector<bool>& expected, const Deadline& deadline) {
   auto left = std::count(expected.begin(), expected.end(), true);
   while (left > 0 && listener_.has_value()) {
     rpc::FileDescriptor socket = listener_->accept(deadline);
@@ -149,10 +149,10 @@ void HostMesh::accept_from(const std::vector<bool>& expected, const Deadline& de
   }
 }
 
-std::unique_ptr<Link> HostMesh::make_link(size_t lane, int rank) const {
+std::unique_ptr<Link> SharedMemoryMesh::make_link(size_t lane, int rank) const {
   const auto index = static_cast<size_t>(rank);
-  return std::make_unique<HostLink>(segment_, segments_[index], lane, options_.rank, rank,
-                                    peers_[index]);
+  return std::make_unique<SharedMemoryLink>(segment_, segments_[index], lane, options_.rank, rank,
+                                            peers_[index]);
 }
 
 }  // namespace tutti::internal

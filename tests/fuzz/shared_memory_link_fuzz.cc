@@ -21,8 +21,8 @@
 
 #include "tutti/base/log.h"
 #include "tutti/collectives/worker_all_reduce.h"
-#include "tutti/group/shared_memory/host_link.h"
 #include "tutti/group/shared_memory/segment.h"
+#include "tutti/group/shared_memory/shared_memory_link.h"
 #include "tutti/group/worker_group.h"
 
 #include "tests/fuzz/expect_only_errors.h"
@@ -30,9 +30,9 @@
 namespace {
 
 using namespace tutti;
-using internal::HostLink;
-using internal::HostSlot;
+using internal::RingSlot;
 using internal::Segment;
+using internal::SharedMemoryLink;
 
 enum Valid : uint8_t {
   kHash = 1,
@@ -105,7 +105,7 @@ class PlainReader {
 
   Progress advance() {
     while (progress_ == Progress::kWaits) {
-      const HostSlot& slot = theirs_.slot(0, 0, popped_);
+      const RingSlot& slot = theirs_.slot(0, 0, popped_);
       if (slot.ready.load() != popped_ + 1) break;
       progress_ = take(slot);
     }
@@ -117,9 +117,9 @@ class PlainReader {
   const std::vector<float>& numbers() const { return numbers_; }
 
  private:
-  Progress take(const HostSlot& slot) {
+  Progress take(const RingSlot& slot) {
     const uint64_t size = theirs_.layout().bytes;
-    const bool fits = slot.is_inline != 0 ? slot.bytes <= HostSlot::kInlineBytes
+    const bool fits = slot.is_inline != 0 ? slot.bytes <= RingSlot::kInlineBytes
                                           : slot.offset <= size && slot.bytes <= size - slot.offset;
     if (!fits || slot.head.hash != hash_ || slot.head.sequence != popped_) {
       return Progress::kRefused;
@@ -174,7 +174,7 @@ class Pair {
     WorkerGroup::Links links(kLanes);
     for (size_t c = 0; c < kLanes; ++c) {
       links[c].resize(2);
-      links[c][1] = std::make_unique<HostLink>(mine_, theirs_, c, 0, 1, nullptr);
+      links[c][1] = std::make_unique<SharedMemoryLink>(mine_, theirs_, c, 0, 1, nullptr);
     }
     WorkerGroup::Options options;
     options.epoch = kEpoch;
@@ -219,7 +219,7 @@ class Pair {
 
   void write_message(Input& input, uint8_t choice, uint32_t sequence) {
     const uint8_t valid = input.byte();
-    HostSlot& slot = theirs_->slot(0, 0, sequence);
+    RingSlot& slot = theirs_->slot(0, 0, sequence);
     uint32_t ready = 0;
     input.fill(&ready, sizeof ready);
     input.fill(&slot.is_inline, sizeof slot.is_inline);

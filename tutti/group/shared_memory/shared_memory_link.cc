@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tutti/group/shared_memory/host_link.h"
+#include "tutti/group/shared_memory/shared_memory_link.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -20,9 +20,9 @@ bool PeerSocket::hung_up() const {
   return (each.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
 }
 
-HostLink::HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs,
-                   size_t lane, int my_rank, int their_rank,
-                   std::shared_ptr<const PeerSocket> socket)
+SharedMemoryLink::SharedMemoryLink(std::shared_ptr<Segment> mine,
+                                   std::shared_ptr<const Segment> theirs, size_t lane, int my_rank,
+                                   int their_rank, std::shared_ptr<const PeerSocket> socket)
     : Link({mine->data(), mine->layout().bytes}),
       mine_(std::move(mine)),
       theirs_(std::move(theirs)),
@@ -34,18 +34,18 @@ HostLink::HostLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment>
       consumed_(mine_->consumed(lane, static_cast<size_t>(their_rank))),
       peer_consumed_(theirs_->consumed(lane, static_cast<size_t>(my_rank))) {}
 
-size_t HostLink::room() {
+size_t SharedMemoryLink::room() {
   if (posted_ - known_consumed_ == Segment::kSlots) known_consumed_ = consumed_by_peer();
   return posted_ - known_consumed_ < Segment::kSlots ? Segment::kStagedBytes : 0;
 }
 
-void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
-                    Use use) {
+void SharedMemoryLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
+                            Use use) {
   TUTTI_CHECK(posted_ - known_consumed_ < Segment::kSlots);
-  HostSlot& slot = outgoing_[posted_ % Segment::kSlots];
+  RingSlot& slot = outgoing_[posted_ % Segment::kSlots];
   size_t bytes = 0;
   for (const auto& piece : pieces) bytes += piece.size();
-  const bool is_inline = bytes <= HostSlot::kInlineBytes;
+  const bool is_inline = bytes <= RingSlot::kInlineBytes;
   slot.fingerprint = fingerprint;
   const bool copy =
       bytes <= kCopiedBytes || (use == Use::kCopyFirst && bytes <= Segment::kStagedBytes);
@@ -75,7 +75,7 @@ void HostLink::post(const MessageHead& head, const Fingerprint& fingerprint, Pie
 
 // Cycles through the memory of a slot: writing a line that the peer still has in its cache takes
 // several times longer than writing one that has left it.
-uint64_t HostLink::stage(size_t slot, size_t bytes) {
+uint64_t SharedMemoryLink::stage(size_t slot, size_t bytes) {
   TUTTI_CHECK(bytes <= Segment::kStagedBytes);
   size_t& used = staged_[slot];
   if (bytes > Segment::kStagedBytes - used) used = 0;
@@ -84,20 +84,20 @@ uint64_t HostLink::stage(size_t slot, size_t bytes) {
   return offset;
 }
 
-void HostLink::wake_peer() {
+void SharedMemoryLink::wake_peer() {
   if (theirs_->has_sleepers()) mine_->ring_bell();
 }
 
-const Incoming* HostLink::peek() {
+const Incoming* SharedMemoryLink::peek() {
   if (looked_) return &incoming_;
-  const HostSlot& slot = arriving_[popped_ % Segment::kSlots];
+  const RingSlot& slot = arriving_[popped_ % Segment::kSlots];
   if (slot.ready.load(std::memory_order_seq_cst) != popped_ + 1) return nullptr;
   look_at(slot);
   looked_ = true;
   return &incoming_;
 }
 
-void HostLink::look_at(const HostSlot& slot) {
+void SharedMemoryLink::look_at(const RingSlot& slot) {
   incoming_.head = slot.head;
   incoming_.fingerprint = &slot.fingerprint;
   const uint64_t bytes = slot.bytes;
@@ -105,23 +105,23 @@ void HostLink::look_at(const HostSlot& slot) {
   const uint64_t offset = is_inline ? 0 : slot.offset;  // lies in the next cache line
   const uint64_t size = theirs_->layout().bytes;
   const bool fits =
-      is_inline ? bytes <= HostSlot::kInlineBytes : offset <= size && bytes <= size - offset;
+      is_inline ? bytes <= RingSlot::kInlineBytes : offset <= size && bytes <= size - offset;
   if (!fits) {
     throw Error(ErrorCode::kDataLoss,
                 message("shared memory: rank ", their_rank_, " sent an impossible message: ", bytes,
                         is_inline ? " bytes in a slot of " : " bytes in its segment of ",
-                        is_inline ? HostSlot::kInlineBytes : size, ". Its memory is damaged."));
+                        is_inline ? RingSlot::kInlineBytes : size, ". Its memory is damaged."));
   }
   incoming_.bytes = {is_inline ? slot.inline_bytes : theirs_->data() + offset, bytes};
 }
 
-void HostLink::pop() {
+void SharedMemoryLink::pop() {
   looked_ = false;
   consumed_.store(++popped_, std::memory_order_seq_cst);
   wake_peer();
 }
 
-bool HostLink::drained() {
+bool SharedMemoryLink::drained() {
   if (!has_shared_) return true;
   if (static_cast<int32_t>(known_consumed_ - last_shared_) < 0) {
     known_consumed_ = consumed_by_peer();
@@ -131,13 +131,13 @@ bool HostLink::drained() {
   return true;
 }
 
-void HostLink::wait(const Deadline& until, FunctionRef<bool()> ready) {
+void SharedMemoryLink::wait(const Deadline& until, FunctionRef<bool()> ready) {
   const Segment::Sleeper sleeper(*mine_);
   const uint32_t seen = theirs_->bell();
   if (!ready()) theirs_->wait_for_bell(seen, until);
 }
 
-std::optional<PeerFailure> HostLink::failure(Look look) {
+std::optional<PeerFailure> SharedMemoryLink::failure(Look look) {
   std::optional<PeerFailure> failure = theirs_->failure();
   if (look == Look::kReported) return failure && failure->reported ? failure : std::nullopt;
   if (!failure && socket_ != nullptr && socket_->hung_up()) {
@@ -148,8 +148,8 @@ std::optional<PeerFailure> HostLink::failure(Look look) {
 
 // Memory that was lent can be taken back without waiting: a peer looks for a failure after it has
 // read.
-void HostLink::abort(ErrorCode code, const std::string& text,
-                     const std::optional<Deadline>& /*patience*/) {
+void SharedMemoryLink::abort(ErrorCode code, const std::string& text,
+                             const std::optional<Deadline>& /*patience*/) {
   mine_->set_failure(Segment::State::kAborted, code, text);
 }
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "tutti/base/deadline.h"
-#include "tutti/group/shared_memory/host_link.h"
 #include "tutti/group/shared_memory/segment.h"
 #include "tutti/rpc/shared_memory/local_socket.h"
 
@@ -23,7 +22,7 @@ namespace tutti::internal {
 using GatherFn = std::function<std::vector<std::string>(const std::string& mine)>;
 
 /// The segments of a group, as one rank sees them. Not thread-safe; the links do not depend on it.
-class HostMesh {
+class SharedMemoryMesh {
  public:
   struct Options {
     int rank = 0;
@@ -33,10 +32,10 @@ class HostMesh {
     size_t segment_bytes = size_t{16} << 30;
   };
 
-  explicit HostMesh(const Options& options);
-  ~HostMesh();
-  HostMesh(const HostMesh&) = delete;
-  HostMesh& operator=(const HostMesh&) = delete;
+  explicit SharedMemoryMesh(const Options& options);
+  ~SharedMemoryMesh();
+  SharedMemoryMesh(const SharedMemoryMesh&) = delete;
+  SharedMemoryMesh& operator=(const SharedMemoryMesh&) = delete;
 
   /// All ranks call it together. Afterwards reaches() is known.
   void connect(const GatherFn& gather, const Deadline& deadline);
