@@ -49,7 +49,7 @@ class Part(NamedTuple):
 PARTS = [
     # Each backend of a group has one entrance, and one file that knows it.
     Part("group/grpc/", {"group/join.cc"}, {"factory.h"}),
-    Part("group/shared_memory/", {"group/connect.cc"}, {"host_mesh.h"}),
+    Part("group/shared_memory/", {"group/connect.cc"}, {"shared_memory_mesh.h"}),
     Part("group/rendezvous/", {"group/join.cc"}, {"rendezvous.h"}),
     # What has gRPC behind it, so that a build without gRPC leaves out whole folders and join.cc.
     Part("rpc/", {"group/grpc/", "group/rendezvous/", "group/join.cc"}),
