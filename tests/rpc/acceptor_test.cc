@@ -49,7 +49,7 @@ TEST(Acceptor, ServesAfterAFloodOfGarbageWithFewFileDescriptors) {
   getrlimit(RLIMIT_NOFILE, &limits);
   limits.rlim_cur = limits.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limits);
-  const PeerProcess peer({kSecret, "96"});
+  const PeerProcess peer(kSecret, "96");
   const size_t held = std::min<size_t>(600, limits.rlim_cur / 2);
   std::vector<FileDescriptor> garbage(held);
   for (size_t i = 0; i < 3000; ++i) {

@@ -147,7 +147,7 @@ TEST(Channel, RecognizesAnotherProtocol) {
 }
 
 TEST(Channel, DetectsAndNamesAKilledPeer) {
-  const PeerProcess peer({kSecret});
+  const PeerProcess peer(kSecret);
   const auto channel = Channel::connect(peer.address(), channel_options(), soon());
   EXPECT_EQ(channel->call("echo", "alive", soon()), "alive");
   BrokenFlag broken;
@@ -166,7 +166,7 @@ TEST(Channel, DetectsAndNamesAKilledPeer) {
 }
 
 TEST(Channel, DetectsAStoppedPeerByKeepalive) {
-  const PeerProcess peer({kSecret});
+  const PeerProcess peer(kSecret);
   ChannelOptions options = channel_options();
   options.keepalive_interval = std::chrono::milliseconds(200);
   options.keepalive_timeout = std::chrono::milliseconds(300);

@@ -5,12 +5,7 @@
 
 #pragma once
 
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/certificates.h"
+#include "tests/support/server_process.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
@@ -39,28 +35,19 @@ class HttpStandIn {
       arguments.push_back(folder_.path("tls/server.pem"));
       arguments.push_back(folder_.path("tls/server.key"));
     }
-    start(arguments);
+    process_.emplace(arguments);
+    EXPECT_NE(port(), "") << "http_standin.py has not started";
   }
-  ~HttpStandIn() {
-    close(input_);
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-  }
-
-  HttpStandIn(const HttpStandIn&) = delete;
-  HttpStandIn& operator=(const HttpStandIn&) = delete;
 
   const std::string& host() const { return host_; }
-  const std::string& port() const { return port_; }
+  const std::string& port() const { return process_->first_line(); }
   std::string ca_file() const { return folder_.path("tls/ca.pem"); }
 
   /// "http://127.0.0.1:4321"
   std::string url() const {
     const bool is_v6 = host_.find(':') != std::string::npos;
     return std::string(scheme_ == Scheme::kHttps ? "https://" : "http://") +
-           (is_v6 ? '[' + host_ + ']' : host_) + ':' + port_;
+           (is_v6 ? '[' + host_ + ']' : host_) + ':' + port();
   }
 
   /// The requests so far.
@@ -74,35 +61,10 @@ class HttpStandIn {
  private:
   std::string log() const { return folder_.path("requests"); }
 
-  void start(std::vector<std::string>& arguments) {
-    int to_child[2];
-    int from_child[2];
-    EXPECT_EQ(pipe2(to_child, O_CLOEXEC), 0);
-    EXPECT_EQ(pipe2(from_child, O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, to_child[0], STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, from_child[1], STDOUT_FILENO);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(to_child[0]);
-    close(from_child[1]);
-    input_ = to_child[1];
-    char letter = 0;
-    while (read(from_child[0], &letter, 1) == 1 && letter != '\n') port_ += letter;
-    close(from_child[0]);
-    EXPECT_NE(port_, "") << "http_standin.py has not started";
-  }
-
   TempFolder folder_;
   Scheme scheme_;
   std::string host_;
-  std::string port_;
-  pid_t pid_ = -1;
-  int input_ = -1;
+  std::optional<ServerProcess> process_;
 };
 
 }  // namespace tutti::test
