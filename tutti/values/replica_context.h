@@ -64,6 +64,7 @@ class ReplicaContext {
   /// must have equal shapes; IndexedSlices are concatenated. Differentiable for
   /// kSum and kMean: the gradient is reduced in the same way.
   template <class T>
+    requires(!std::derived_from<T, Variable>)
   T all_reduce(ReduceOp op, const T& value, const CommunicationOptions& options = {},
                CallSite site = CallSite::current());
 
@@ -81,6 +82,7 @@ class ReplicaContext {
   /// The tensors of all replicas, concatenated along `axis` in replica order;
   /// sizes may differ along `axis` only. Differentiable.
   template <class T>
+    requires(!std::derived_from<T, Variable>)
   T all_gather(const T& value, int64_t axis, const CommunicationOptions& options = {},
                CallSite site = CallSite::current());
   at::Tensor all_gather(const Variable& variable, int64_t axis,
@@ -235,6 +237,7 @@ auto ReplicaContext::update(const Variable& variable, const F& fn, const A&... a
 }
 
 template <class T>
+  requires(!std::derived_from<T, Variable>)
 T ReplicaContext::all_reduce(ReduceOp op, const T& value, const CommunicationOptions& options,
                              CallSite site) {
   static_assert(Nest<T>,
@@ -261,6 +264,7 @@ void ReplicaContext::all_reduce_(ReduceOp op, T& value, const CommunicationOptio
 }
 
 template <class T>
+  requires(!std::derived_from<T, Variable>)
 T ReplicaContext::all_gather(const T& value, int64_t axis, const CommunicationOptions& options,
                              CallSite site) {
   static_assert(Nest<T>, "ReplicaContext::all_gather: the value is not a nest of tensors");

@@ -85,13 +85,13 @@ class VariableValue {
 namespace internal {
 
 template <class T>
-inline constexpr bool is_operand = std::same_as<T, Variable> || std::same_as<T, at::Tensor> ||
+inline constexpr bool is_operand = std::derived_from<T, Variable> || std::same_as<T, at::Tensor> ||
                                    std::is_arithmetic_v<T> || std::same_as<T, at::Scalar>;
 
 /// The operands of an operator, at least one of which is a variable.
 template <class A, class B>
 concept Operands = is_operand<A> && is_operand<B> &&
-    (std::same_as<A, Variable> || std::same_as<B, Variable>);
+    (std::derived_from<A, Variable> || std::derived_from<B, Variable>);
 
 }  // namespace internal
 

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <concepts>
 #include <span>
 #include <utility>
 #include <vector>
@@ -79,7 +80,7 @@ auto StrategyExtended::call_for_each_replica(const F& fn, A&&... args) {
 template <class V>
 auto StrategyExtended::reduce_to(ReduceOp op, const V& value, const Destinations& destinations,
                                  const CommunicationOptions& options) {
-  if constexpr (std::same_as<V, Variable>) {
+  if constexpr (std::derived_from<V, Variable>) {
     return internal::with_components(*this, "reduce_to", value, [&](const auto& parts) {
       return reduce_to(op, parts, destinations, options);
     });

@@ -38,7 +38,7 @@ auto Strategy::run(const F& fn, A&&... args) const {
 
 template <class V>
 auto Strategy::reduce(ReduceOp op, const V& value, at::OptionalIntArrayRef axis) const {
-  if constexpr (std::same_as<V, Variable>) {
+  if constexpr (std::derived_from<V, Variable>) {
     return internal::with_components(*extended_, "reduce", value,
                                      [&](const auto& parts) { return reduce(op, parts, axis); });
   } else {
@@ -79,9 +79,9 @@ auto Strategy::reduce_nest(ReduceOp op, const V& value, at::OptionalIntArrayRef 
 template <class V>
 auto Strategy::gather(const V& value, int64_t axis) const {
   using T = typename internal::component<V>::type;
-  static_assert(Nest<T> || std::same_as<V, Variable>,
+  static_assert(Nest<T> || std::derived_from<V, Variable>,
                 "Strategy::gather: the value is not a nest of tensors");
-  if constexpr (std::same_as<V, Variable>) {
+  if constexpr (std::derived_from<V, Variable>) {
     return internal::with_components(*extended_, "gather", value,
                                      [&](const auto& parts) { return gather(parts, axis); });
   } else if constexpr (Nest<T>) {
@@ -103,10 +103,10 @@ auto Strategy::gather(const V& value, int64_t axis) const {
 template <class V>
 auto Strategy::local_results(V&& value) const {
   using Plain = std::remove_cvref_t<V>;
-  using T = std::conditional_t<std::same_as<Plain, Variable>, at::Tensor,
+  using T = std::conditional_t<std::derived_from<Plain, Variable>, at::Tensor,
                                typename internal::component<Plain>::type>;
   std::vector<T> results;
-  if constexpr (std::same_as<Plain, Variable>) {
+  if constexpr (std::derived_from<Plain, Variable>) {
     results = value.components();
   } else if constexpr (internal::is_per_replica<Plain> && !std::is_lvalue_reference_v<V>) {
     for (T& each : value) results.push_back(std::move(each));
