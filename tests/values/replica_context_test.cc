@@ -47,6 +47,7 @@ class RecordingServices : public StrategyServices {
   // Variables ask for these; contexts do not.
   std::string describe() const override { return "RecordingServices"; }
   int num_replicas_in_sync() const override { return 6; }
+  bool is_ambient() const override { return false; }
   std::shared_ptr<VariableImpl> create_variable(const VariableCreation&) override {
     return nullptr;
   }

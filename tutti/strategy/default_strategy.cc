@@ -16,9 +16,10 @@ namespace {
 // the function, and a meeting of one replica is complete immediately.
 class DefaultExtended final : public StrategyExtended {
  public:
-  DefaultExtended() : StrategyExtended("DefaultStrategy", {DeviceSpec::canonical("CPU:0")}) {}
+  DefaultExtended()
+      : StrategyExtended("DefaultStrategy", {DeviceSpec::canonical("CPU:0")},
+                         {.is_ambient = true}) {}
 
-  bool is_ambient() const override { return true; }
   CrossDeviceOps& cross_device_ops() override { return cross_device_ops_; }
 
   void meet(ReplicaContext&, MeetingRequest& request) override {

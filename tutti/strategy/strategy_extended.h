@@ -69,6 +69,7 @@ class StrategyExtended : public StrategyServices,
   const StrategyTraits& traits() const { return traits_; }
   const std::vector<DeviceSpec>& parameter_devices() const { return traits_.parameter_devices; }
   bool shares_parameters() const { return traits_.shares_parameters; }
+  bool is_ambient() const final { return traits_.is_ambient; }
   const ClusterResolver* cluster_resolver() const { return traits_.cluster_resolver.get(); }
   bool require_static_shapes() const { return traits_.require_static_shapes; }
   bool between_graph() const { return traits_.between_graph; }

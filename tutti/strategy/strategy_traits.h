@@ -25,6 +25,10 @@ struct StrategyTraits {
   /// Whether all replicas share one copy of the parameters (central storage).
   bool shares_parameters = false;
 
+  /// Whether the context of its replica is valid on every thread, also outside of scopes and runs,
+  /// as that of the default strategy.
+  bool is_ambient = false;
+
   /// Null unless the strategy was made from a cluster.
   std::shared_ptr<const ClusterResolver> cluster_resolver = nullptr;
 

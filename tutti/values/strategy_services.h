@@ -36,7 +36,7 @@ class StrategyServices {
   virtual int num_replicas_in_sync() const = 0;
 
   /// Whether its context is valid on threads that are not in a scope or run.
-  virtual bool is_ambient() const { return false; }
+  virtual bool is_ambient() const = 0;
 
   /// Waits until every replica has submitted a request, and completes the requests.
   virtual void meet(ReplicaContext& context, MeetingRequest& request) = 0;
