@@ -66,6 +66,7 @@
 #include "tutti/train/replicated.h"
 #include "tutti/train/sync_batch_norm.h"
 #include "tutti/values/communication_options.h"
+#include "tutti/values/component_variable.h"
 #include "tutti/values/destinations.h"
 #include "tutti/values/mirrored.h"
 #include "tutti/values/per_replica.h"

@@ -15,7 +15,7 @@
 
 #include "tutti/strategy/local_extended.h"
 #include "tutti/strategy/strategy.h"
-#include "tutti/values/variable_impl.h"
+#include "tutti/values/component_variable.h"
 
 #include "tests/strategy/variable_helpers.h"
 #include "tests/support/expect_error.h"
@@ -47,8 +47,9 @@ class OnePlaceExtended final : public LocalExtended {
     return list;
   }
 
-  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition) override {
-    return make_aggregating_variable(std::move(definition),
+  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition,
+                                                   const at::Tensor& initial_value) override {
+    return make_aggregating_variable(std::move(definition), initial_value,
                                      static_cast<size_t>(num_local_replicas()));
   }
 };

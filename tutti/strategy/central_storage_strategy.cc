@@ -11,7 +11,7 @@
 #include "tutti/device/device_scope.h"
 #include "tutti/device/logical_devices.h"
 #include "tutti/strategy/local_extended.h"
-#include "tutti/values/variable_impl.h"
+#include "tutti/values/component_variable.h"
 
 namespace tutti {
 namespace {
@@ -31,19 +31,16 @@ class CentralStorageExtended final : public LocalExtended {
  private:
   // A definition may have several devices if the variable is colocated with one that
   // synchronises on read.
-  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition) override {
+  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition,
+                                                   const at::Tensor& initial_value) override {
     if (definition.options.synchronization == VariableSynchronization::kOnRead &&
         num_local_replicas() > 1) {
-      if (definition.devices != worker_devices()) {
-        definition = define_variable(definition.services, definition.options,
-                                     definition.components[0], worker_devices());
-      }
-      return make_sync_on_read_variable(std::move(definition));
+      definition.devices = worker_devices();
+      return make_sync_on_read_variable(std::move(definition), initial_value);
     }
     definition.devices.resize(1);
-    definition.components.resize(1);
-    if (num_local_replicas() == 1) return make_plain_variable(std::move(definition));
-    return make_aggregating_variable(std::move(definition),
+    if (num_local_replicas() == 1) return make_plain_variable(std::move(definition), initial_value);
+    return make_aggregating_variable(std::move(definition), initial_value,
                                      static_cast<size_t>(num_local_replicas()));
   }
 };

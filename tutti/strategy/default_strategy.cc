@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/collectives/host_all_reduce.h"
-#include "tutti/values/variable_impl.h"
+#include "tutti/values/component_variable.h"
 
 namespace tutti {
 namespace {
@@ -38,8 +38,9 @@ class DefaultExtended final : public StrategyExtended {
   }
 
  private:
-  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition) override {
-    return make_plain_variable(std::move(definition));
+  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition,
+                                                   const at::Tensor& initial_value) override {
+    return make_plain_variable(std::move(definition), initial_value);
   }
 
   void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) override {

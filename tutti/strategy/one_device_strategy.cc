@@ -6,7 +6,7 @@
 
 #include "tutti/device/logical_devices.h"
 #include "tutti/strategy/local_extended.h"
-#include "tutti/values/variable_impl.h"
+#include "tutti/values/component_variable.h"
 
 namespace tutti {
 namespace {
@@ -17,8 +17,9 @@ class OneDeviceExtended final : public LocalExtended {
   using LocalExtended::LocalExtended;
 
  private:
-  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition) override {
-    return make_plain_variable(std::move(definition));
+  std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition,
+                                                   const at::Tensor& initial_value) override {
+    return make_plain_variable(std::move(definition), initial_value);
   }
 };
 

@@ -125,6 +125,7 @@ Variable Variable::clone() const {
   const Strategy strategy(extended.shared_from_this());
   return strategy.scope([&] {
     const internal::ColocationScope colocation = extended.colocate_vars_with(*this);
+    if (!impl_->has_components()) return Variable(read_value().detach(), impl_->options());
     Variable copy(components()[0].detach(), impl_->options());
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < components().size(); ++i) {

@@ -105,8 +105,8 @@ class Strategy {
   template <class V>
   auto gather(const V& value, int64_t axis) const;
 
-  /// The components of the local replicas; a plain value is its only component. Components of a
-  /// variable share its memory.
+  /// The components of the local replicas; a plain value is its only component, as is the value of
+  /// a variable without components. Components of a variable share its memory.
   template <class V>
   auto local_results(V&& value) const;
 

@@ -235,7 +235,8 @@ class StrategyExtended : public StrategyServices,
   virtual void do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) = 0;
 
   /// By default makes a mirrored variable, or one that synchronises on read.
-  virtual std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition);
+  virtual std::shared_ptr<VariableImpl> do_create_variable(VariableDefinition definition,
+                                                           const at::Tensor& initial_value);
 
   std::shared_ptr<VariableImpl> make_variable(const VariableOptions& options,
                                               const at::Tensor& initial_value,

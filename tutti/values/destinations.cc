@@ -24,13 +24,13 @@ DeviceSpec device_of(const at::Tensor& tensor, size_t cpu) {
   return DeviceSpec::canonical(message("GPU:", static_cast<int>(device.index())));
 }
 
-void check_devices(const std::vector<DeviceSpec>& devices) {
+}  // namespace
+
+void Destinations::check_devices(const std::vector<DeviceSpec>& devices) {
   for (const DeviceSpec& device : devices) {
     internal::logical_device_table().check("Destinations", device);
   }
 }
-
-}  // namespace
 
 Destinations::Destinations(const std::string& device) {
   if (device.empty()) {

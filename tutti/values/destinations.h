@@ -44,6 +44,8 @@ class Destinations {
   /// Throws kInvalidArgument for an undefined tensor.
   Destinations(const at::Tensor& value);
   Destinations(const IndexedSlices& value) : Destinations(value.values()) {}
+
+  /// Throws kInvalidArgument for a variable that lies in another process.
   Destinations(const Variable& variable);
   template <class T>
   Destinations(const PerReplica<T>& value) {
@@ -61,6 +63,7 @@ class Destinations {
   size_t size() const { return devices_.size(); }
 
  private:
+  static void check_devices(const std::vector<DeviceSpec>& devices);
   void add(const at::Tensor& component, size_t components);
   void add(const IndexedSlices& component, size_t components) {
     add(component.values(), components);

@@ -6,22 +6,22 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/values/component_variable.h"
 #include "tutti/values/replica_context.h"
-#include "tutti/values/variable_impl.h"
 
 namespace tutti {
 namespace {
 
-class MirroredVariable final : public VariableImpl {
+class MirroredVariable final : public ComponentVariable {
  public:
-  explicit MirroredVariable(VariableDefinition definition) : VariableImpl(std::move(definition)) {}
+  using ComponentVariable::ComponentVariable;
 
   bool is_mirrored() const override { return true; }
 
  private:
   const char* kind() const override { return "MirroredVariable"; }
 
-  at::Tensor do_read(const Place& place, Read how) override {
+  at::Tensor do_read(const Place& place, Read how) const override {
     return place.kind == Place::Kind::kCross ? nearest_value() : local_value(place, how);
   }
 
@@ -56,9 +56,10 @@ class MirroredVariable final : public VariableImpl {
 
 }  // namespace
 
-std::shared_ptr<VariableImpl> make_mirrored_variable(VariableDefinition definition) {
+std::shared_ptr<VariableImpl> make_mirrored_variable(VariableDefinition definition,
+                                                     const at::Tensor& initial_value) {
   definition.options.synchronization = VariableSynchronization::kOnWrite;
-  return std::make_shared<MirroredVariable>(std::move(definition));
+  return std::make_shared<MirroredVariable>(std::move(definition), initial_value);
 }
 
 }  // namespace tutti

@@ -5,28 +5,23 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/values/component_variable.h"
 #include "tutti/values/context_frame.h"
 #include "tutti/values/replica_context.h"
-#include "tutti/values/variable_impl.h"
 
 namespace tutti {
 namespace {
 
-class PlainVariable final : public VariableImpl {
+class PlainVariable final : public ComponentVariable {
  public:
-  explicit PlainVariable(VariableDefinition definition) : VariableImpl(std::move(definition)) {}
+  using ComponentVariable::ComponentVariable;
 
  private:
   const char* kind() const override { return nullptr; }
 
-  // A variable that was made outside of all scopes may be used anywhere.
-  Place place(const char* function) const override {
-    return services().is_ambient() ? Place{Place::Kind::kCross, 0} : VariableImpl::place(function);
-  }
-
   // Outside of the replica this is a copy, as with every other strategy. Without a strategy, every
   // thread is in the only replica of the default one.
-  at::Tensor do_read(const Place& place, Read how) override {
+  at::Tensor do_read(const Place& place, Read how) const override {
     if (place.kind == Place::Kind::kCross && !services().is_ambient()) return nearest_value();
     return local_value({Place::Kind::kReplica, 0}, how);
   }
@@ -57,8 +52,9 @@ class PlainVariable final : public VariableImpl {
 
 }  // namespace
 
-std::shared_ptr<VariableImpl> make_plain_variable(VariableDefinition definition) {
-  return std::make_shared<PlainVariable>(std::move(definition));
+std::shared_ptr<VariableImpl> make_plain_variable(VariableDefinition definition,
+                                                  const at::Tensor& initial_value) {
+  return std::make_shared<PlainVariable>(std::move(definition), initial_value);
 }
 
 }  // namespace tutti

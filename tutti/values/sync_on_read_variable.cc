@@ -8,10 +8,10 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tutti/base/error.h"
+#include "tutti/values/component_variable.h"
 #include "tutti/values/context_frame.h"
 #include "tutti/values/replica_context.h"
 #include "tutti/values/strategy_services.h"
-#include "tutti/values/variable_impl.h"
 
 namespace tutti {
 namespace {
@@ -20,15 +20,14 @@ namespace {
 // thread that calls run() becomes replica 0, and what it requested before does not apply there.
 thread_local const ReplicaContext* synchronising_replica = nullptr;
 
-class SyncOnReadVariable final : public VariableImpl {
+class SyncOnReadVariable final : public ComponentVariable {
  public:
-  explicit SyncOnReadVariable(VariableDefinition definition)
-      : VariableImpl(std::move(definition)) {}
+  using ComponentVariable::ComponentVariable;
 
  private:
   const char* kind() const override { return "SyncOnReadVariable"; }
 
-  at::Tensor do_read(const Place& place, Read how) override {
+  at::Tensor do_read(const Place& place, Read how) const override {
     if (place.kind == Place::Kind::kCross) return combined_value(how);
     if (place.kind == Place::Kind::kReplica && place.context == synchronising_replica &&
         how != Read::kAfterWrite) {
@@ -37,7 +36,7 @@ class SyncOnReadVariable final : public VariableImpl {
     return local_value(place, how);
   }
 
-  at::Tensor combined_value(Read how) {
+  at::Tensor combined_value(Read how) const {
     const VariableAggregation aggregation = options().aggregation;
     check_combinable(to_string(how));
     if (aggregation == VariableAggregation::kOnlyFirstReplica) {
@@ -49,7 +48,7 @@ class SyncOnReadVariable final : public VariableImpl {
     return services().reduce(to_reduce_op(aggregation), PerReplica<at::Tensor>(std::move(parts)));
   }
 
-  at::Tensor synchronised_value(const Place& place, Read how) {
+  at::Tensor synchronised_value(const Place& place, Read how) const {
     if (how != Read::kConvert) {
       throw Error(ErrorCode::kUnimplemented,
                   message("Variable::", to_string(how), ": ", describe(),
@@ -109,9 +108,10 @@ class SyncOnReadVariable final : public VariableImpl {
 
 }  // namespace
 
-std::shared_ptr<VariableImpl> make_sync_on_read_variable(VariableDefinition definition) {
+std::shared_ptr<VariableImpl> make_sync_on_read_variable(VariableDefinition definition,
+                                                         const at::Tensor& initial_value) {
   definition.options.synchronization = VariableSynchronization::kOnRead;
-  return std::make_shared<SyncOnReadVariable>(std::move(definition));
+  return std::make_shared<SyncOnReadVariable>(std::move(definition), initial_value);
 }
 
 VariableSyncOnReadScope::VariableSyncOnReadScope() : before_(synchronising_replica) {

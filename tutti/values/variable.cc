@@ -55,7 +55,9 @@ VariableValue::VariableValue(const Variable& variable) : kind_(Kind::kTensor) {
   }
 }
 
-Destinations::Destinations(const Variable& variable) : devices_(variable.devices()) {}
+Destinations::Destinations(const Variable& variable) : devices_(variable.devices()) {
+  if (!variable.impl()->has_components()) check_devices(devices_);
+}
 
 Variable::Variable(const at::Tensor& initial_value, const VariableOptions& options, CallSite site)
     : impl_(internal::current_services().create_variable(
@@ -122,7 +124,7 @@ at::Tensor Variable::scatter_update(const IndexedSlices& slices, const AssignOpt
 const std::string& Variable::name() const { return impl_->component_name(impl_->own_component()); }
 const DeviceSpec& Variable::device() const { return impl_->devices()[impl_->nearest_component()]; }
 at::ScalarType Variable::dtype() const { return impl_->dtype(); }
-at::IntArrayRef Variable::shape() const { return impl_->components()[0].sizes(); }
+at::IntArrayRef Variable::shape() const { return impl_->shape(); }
 bool Variable::trainable() const { return *impl_->options().trainable; }
 VariableSynchronization Variable::synchronization() const {
   return impl_->options().synchronization;
@@ -132,6 +134,7 @@ const std::vector<at::Tensor>& Variable::components() const { return impl_->comp
 const std::vector<DeviceSpec>& Variable::devices() const { return impl_->devices(); }
 
 bool Variable::is_initialized() const {
+  if (!impl_->has_components()) return true;
   for (const at::Tensor& component : impl_->components()) {
     if (!component.defined()) return false;
   }

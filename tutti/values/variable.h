@@ -141,7 +141,8 @@ class Variable {
   /// replicas' copies if the variable synchronises on read.
   operator at::Tensor() const;
 
-  /// The gradient of this replica's copy. Outside of a replica the variable must have one copy.
+  /// The gradient of this replica's copy. Outside of a replica the variable must have one copy, in
+  /// this process.
   at::Tensor grad() const;
 
   // ---- writing; each returns the new value as value() would
@@ -186,6 +187,7 @@ class Variable {
   Strategy strategy() const;
 
   /// The local copies and their devices. The copies share memory with the variable.
+  /// components() throws kUnimplemented if the value is in another process.
   const std::vector<at::Tensor>& components() const;
   const std::vector<DeviceSpec>& devices() const;
 

@@ -7,8 +7,6 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/InferenceMode.h>
 
 #include "tutti/base/error.h"
 #include "tutti/device/device_scope.h"
@@ -22,10 +20,6 @@ namespace {
 
 [[noreturn]] void refuse(const char* function, const std::string& reason) {
   throw Error(ErrorCode::kInvalidArgument, message("Variable::", function, ": ", reason));
-}
-
-bool can_have_gradient(at::ScalarType dtype) {
-  return at::isFloatingType(dtype) || at::isComplexType(dtype);
 }
 
 void check_arithmetic(const char* function, const VariableImpl& variable) {
@@ -69,43 +63,22 @@ void check_options(const VariableOptions& options, at::ScalarType dtype) {
   }
 }
 
-// Writes one row at a time, so that rows that occur twice have a defined result.
-void scatter_rows(VariableImpl::Scatter op, const at::Tensor& component,
-                  const IndexedSlices& slices) {
-  using Scatter = VariableImpl::Scatter;
-  const at::Tensor rows = slices.indices().to(at::kCPU, at::kLong).contiguous();
-  const auto* const row = rows.data_ptr<int64_t>();
-  const bool integer = at::isIntegralType(component.scalar_type(), /*includeBool=*/true);
-  for (int64_t i = 0; i < rows.numel(); ++i) {
-    at::Tensor target = component.select(0, row[i]);
-    const at::Tensor value = slices.values().select(0, i);
-    switch (op) {
-      case Scatter::kAdd:
-        target.add_(value);
-        break;
-      case Scatter::kSub:
-        target.sub_(value);
-        break;
-      case Scatter::kMul:
-        target.mul_(value);
-        break;
-      case Scatter::kDiv:
-        if (integer) {
-          target.div_(value, "trunc");
-        } else {
-          target.div_(value);
-        }
-        break;
-      case Scatter::kMin:
-        target.copy_(target.minimum(value));
-        break;
-      case Scatter::kMax:
-        target.copy_(target.maximum(value));
-        break;
-      default:
-        target.copy_(value);
-    }
+VariableUpdate::Same sameness(const VariableValue& value) {
+  switch (value.kind()) {
+    case VariableValue::Kind::kNumber:
+      return VariableUpdate::Same::kNumber;
+    case VariableValue::Kind::kMirrored:
+      return VariableUpdate::Same::kMirrored;
+    default:
+      return VariableUpdate::Same::kNo;
   }
+}
+
+// Identifies a mirrored value.
+const void* identity(const VariableValue& value) {
+  return value.kind() == VariableValue::Kind::kMirrored
+             ? value.components()[0].unsafeGetTensorImpl()
+             : nullptr;
 }
 
 }  // namespace
@@ -135,28 +108,20 @@ VariableDefinition define_variable(std::shared_ptr<StrategyServices> services,
                         initial_value.defined() ? "not a dense" : "an undefined",
                         " tensor. Give a dense one, or a function that returns one."));
   }
-  VariableDefinition definition{std::move(services), options, devices, {}};
+  VariableDefinition definition{std::move(services), options, initial_value.sizes().vec(), devices};
   const at::ScalarType dtype = options.dtype.value_or(initial_value.scalar_type());
   definition.options.dtype = dtype;
   check_options(definition.options, dtype);
   if (!definition.options.trainable) {
     definition.options.trainable = options.synchronization != VariableSynchronization::kOnRead;
   }
-  const c10::InferenceMode ordinary_tensors(false);  // they outlive the caller's mode
-  const at::NoGradGuard no_grad;
-  for (const DeviceSpec& device : devices) {
-    at::Tensor component =
-        at::empty(initial_value.sizes(), at::TensorOptions(dtype).device(torch_device(device)));
-    component.copy_(initial_value);
-    component.set_requires_grad(*definition.options.trainable && can_have_gradient(dtype));
-    definition.components.push_back(std::move(component));
-  }
   return definition;
 }
 
-VariableImpl::VariableImpl(VariableDefinition definition) : definition_(std::move(definition)) {
-  TUTTI_CHECK(!components().empty() && components().size() == devices().size());
-  for (size_t i = 0; i < components().size(); ++i) {
+VariableImpl::VariableImpl(VariableDefinition definition, std::optional<size_t> value_parts)
+    : definition_(std::move(definition)), value_parts_(value_parts.value_or(devices().size())) {
+  TUTTI_CHECK(!devices().empty() && options().dtype && options().trainable);
+  for (size_t i = 0; i < devices().size(); ++i) {
     names_.push_back(i == 0 ? options().name : message(options().name, "/replica_", i));
   }
 }
@@ -168,7 +133,7 @@ size_t VariableImpl::own_component() const {
   if (frame == nullptr || frame->services != &services()) return 0;
   const int i =
       frame->replica != nullptr ? frame->replica->local_replica_id() : frame->updated_component;
-  return i < 0 ? 0 : std::min(static_cast<size_t>(i), components().size() - 1);
+  return i < 0 ? 0 : std::min(static_cast<size_t>(i), devices().size() - 1);
 }
 
 size_t VariableImpl::nearest_component() const {
@@ -185,9 +150,7 @@ size_t VariableImpl::nearest_component() const {
 
 VariableImpl::Place VariableImpl::place(const char* function) const {
   const internal::ContextFrame* frame = internal::current_frame();
-  if (frame == nullptr || (frame->services != &services() && frame->services->is_ambient())) {
-    return {Place::Kind::kCross, 0};
-  }
+  if (frame == nullptr) return {Place::Kind::kCross, 0};
   if (frame->services == &services()) {
     if (frame->replica != nullptr) {
       return {Place::Kind::kReplica, own_component(), frame->replica};
@@ -195,6 +158,8 @@ VariableImpl::Place VariableImpl::place(const char* function) const {
     if (frame->updated_component >= 0) return {Place::Kind::kUpdate, own_component()};
     return {Place::Kind::kCross, 0};
   }
+  // What was made outside of all scopes may be used anywhere.
+  if (frame->services->is_ambient() || services().is_ambient()) return {Place::Kind::kCross, 0};
   throw Error(
       ErrorCode::kFailedPrecondition,
       message("Variable::", function, ": mixing different strategies: ", describe(), " belongs to ",
@@ -207,38 +172,35 @@ VariableImpl::Place VariableImpl::place(const char* function) const {
 }
 
 bool VariableImpl::owns(const at::Tensor& tensor) const {
-  return std::any_of(components().begin(), components().end(),
-                     [&](const at::Tensor& each) { return each.is_same(tensor); });
+  const std::vector<at::Tensor>* const local = local_components();
+  return local != nullptr && std::any_of(local->begin(), local->end(), [&](const at::Tensor& each) {
+           return each.is_same(tensor);
+         });
 }
 
 std::string VariableImpl::describe() const {
-  return message("variable '", options().name, "' (", tutti::describe(components()[0]), ")");
+  return message("variable '", options().name, "' (", dtype_name(dtype()), shape(), ")");
+}
+
+const std::vector<at::Tensor>& VariableImpl::components() const {
+  if (const std::vector<at::Tensor>* const local = local_components()) return *local;
+  throw Error(ErrorCode::kUnimplemented,
+              message("Variable::components: ", describe(),
+                      " has no components in this process; its value is on ", devices()[0],
+                      ". Read it with value(), and write it with assign() and its relatives."));
 }
 
 // ---- reading ------------------------------------------------------------------
 
-at::Tensor VariableImpl::read(Read how) { return do_read(place(to_string(how)), how); }
+at::Tensor VariableImpl::read(Read how) const { return do_read(place(to_string(how)), how); }
 
-at::Tensor VariableImpl::local_value(const Place& place, Read how) const {
-  const at::Tensor& component = local_component(place);
-  return how == Read::kCopy ? component.clone() : component;
-}
+at::Tensor VariableImpl::grad() const { return do_grad(place("grad")); }
 
-at::Tensor VariableImpl::nearest_value() const {
-  return components()[nearest_component()].detach().clone();
-}
-
-at::Tensor VariableImpl::grad() const {
-  const Place where = place("grad");
-  if (where.kind == Place::Kind::kCross && value_parts() > 1) {
-    const bool shared = components().size() == 1;
-    throw Error(
-        ErrorCode::kFailedPrecondition,
-        message("Variable::grad: ", describe(), shared ? " is shared by " : " has ", value_parts(),
-                shared ? " replicas" : " copies", ", each with its own gradient. Call it inside ",
-                shared ? "Strategy::run." : "Strategy::run, or take components()[i].grad()."));
-  }
-  return local_component(where).grad();
+at::Tensor VariableImpl::do_grad(const Place&) const {
+  throw Error(ErrorCode::kUnimplemented,
+              message("Variable::grad: ", describe(),
+                      " has no components in this process that could hold a gradient. Call "
+                      "torch::autograd::grad() with the tensor that value() returned."));
 }
 
 // ---- writing ------------------------------------------------------------------
@@ -256,9 +218,8 @@ at::Tensor VariableImpl::checked_value(const char* function, const VariableValue
                                        size_t i) const {
   const std::vector<at::Tensor>& parts = value.components();
   // The components of a Mirrored are equal, so one copy may take any number of them.
-  const bool has_parts =
-      value.kind() == VariableValue::Kind::kPerReplica ||
-      (value.kind() == VariableValue::Kind::kMirrored && components().size() > 1);
+  const bool has_parts = value.kind() == VariableValue::Kind::kPerReplica ||
+                         (value.kind() == VariableValue::Kind::kMirrored && devices().size() > 1);
   if (has_parts && parts.size() != value_parts()) {
     refuse(function, message("the value has ", parts.size(), " components, but ", describe(),
                              " takes ", value_parts(), ". Was it made by another strategy?"));
@@ -275,60 +236,11 @@ at::Tensor VariableImpl::checked_value(const char* function, const VariableValue
     }
     return part.to(dtype());
   }
-  if (part.layout() != at::kStrided || part.scalar_type() != dtype() ||
-      part.sizes() != components()[0].sizes()) {
+  if (part.layout() != at::kStrided || part.scalar_type() != dtype() || part.sizes() != shape()) {
     refuse(function, message("the value is ", tutti::describe(part), ", but ", describe(),
                              " takes a dense tensor of its own type and shape. Convert it first."));
   }
   return part.detach();
-}
-
-void VariableImpl::write_component(Write op, size_t i, const at::Tensor& value) {
-  at::Tensor component = components()[i];
-  // A view of the component would change during the write.
-  const at::Tensor local =
-      value.is_alias_of(component) ? value.clone() : value.to(component.device());
-  switch (op) {
-    case Write::kAssign:
-      component.copy_(local);
-      break;
-    case Write::kAdd:
-      component.add_(local);
-      break;
-    case Write::kSub:
-      component.sub_(local);
-      break;
-  }
-}
-
-void VariableImpl::write_all(Write op, const VariableValue& value) {
-  std::vector<at::Tensor> values;
-  for (size_t i = 0; i < components().size(); ++i) {
-    at::Tensor mine = checked_value(to_string(op), value, i);
-    // A value that aliases another copy would change while this loop writes that copy.
-    for (size_t j = 0; j < components().size(); ++j) {
-      if (j != i && mine.is_alias_of(components()[j])) mine = mine.clone();
-    }
-    values.push_back(std::move(mine));
-  }
-  for (size_t i = 0; i < values.size(); ++i) write_component(op, i, values[i]);
-}
-
-VariableUpdate::Same VariableImpl::sameness(const VariableValue& value) {
-  switch (value.kind()) {
-    case VariableValue::Kind::kNumber:
-      return VariableUpdate::Same::kNumber;
-    case VariableValue::Kind::kMirrored:
-      return VariableUpdate::Same::kMirrored;
-    default:
-      return VariableUpdate::Same::kNo;
-  }
-}
-
-const void* VariableImpl::identity(const VariableValue& value) {
-  return value.kind() == VariableValue::Kind::kMirrored
-             ? value.components()[0].unsafeGetTensorImpl()
-             : nullptr;
 }
 
 at::Tensor VariableImpl::combine(const char* function, const Place& place,
@@ -340,6 +252,40 @@ at::Tensor VariableImpl::combine(const char* function, const Place& place,
   return mine;
 }
 
+void VariableImpl::check_has_aggregation(const char* function) const {
+  if (options().aggregation != VariableAggregation::kNone) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              message("Variable::", function, ": you must specify an aggregation method to update ",
+                      describe(),
+                      " in a replica: all replicas share its one copy. Make it with "
+                      "VariableOptions{.aggregation = ...}."));
+}
+
+void VariableImpl::combine_once(Write op, const Place& place, const VariableValue& value,
+                                CallSite site,
+                                FunctionRef<void(const at::Tensor& combined)> apply) const {
+  const char* const function = to_string(op);
+  at::Tensor mine =
+      checked_value(function, value, static_cast<size_t>(place.context->local_replica_id()));
+  check_has_aggregation(function);
+  const LeafList leaves = {{Leaf::Kind::kTensor, 0, false, &mine}};
+  const auto apply_leaf = [&](const Leaf& combined) { apply(combined.tensor()); };
+  services().combine_update(*place.context, {*this, function, options().aggregation, leaves,
+                                             sameness(value), identity(value), site, apply_leaf});
+}
+
+void VariableImpl::combine_once(Scatter op, const Place& place, const IndexedSlices& slices,
+                                CallSite site,
+                                FunctionRef<void(const IndexedSlices& combined)> apply) const {
+  const char* const function = to_string(op);
+  check_has_aggregation(function);
+  IndexedSlices mine(slices.values().detach(), slices.indices(), slices.dense_shape());
+  const LeafList leaves = {{Leaf::Kind::kIndexedSlices, 0, false, &mine}};
+  const auto apply_leaf = [&](const Leaf& combined) { apply(combined.slices()); };
+  services().combine_update(*place.context, {*this, function, options().aggregation, leaves,
+                                             VariableUpdate::Same::kNo, nullptr, site, apply_leaf});
+}
+
 // ---- scattering ---------------------------------------------------------------
 
 at::Tensor VariableImpl::scatter(Scatter op, const IndexedSlices& slices,
@@ -348,9 +294,11 @@ at::Tensor VariableImpl::scatter(Scatter op, const IndexedSlices& slices,
   const Place where = place(to_string(op));
   check_slices(op, slices);
   // Rows that alias a copy would change during the write.
+  const std::vector<at::Tensor>* const local = local_components();
   const bool aliased =
-      std::any_of(components().begin(), components().end(),
-                  [&](const at::Tensor& each) { return slices.values().is_alias_of(each); });
+      local != nullptr && std::any_of(local->begin(), local->end(), [&](const at::Tensor& each) {
+        return slices.values().is_alias_of(each);
+      });
   if (aliased) {
     const IndexedSlices own(slices.values().detach().clone(), slices.indices(),
                             slices.dense_shape());
@@ -363,15 +311,14 @@ at::Tensor VariableImpl::scatter(Scatter op, const IndexedSlices& slices,
 
 void VariableImpl::check_slices(Scatter op, const IndexedSlices& slices) const {
   const char* const function = to_string(op);
-  const at::Tensor& first = components()[0];
   const at::Tensor& values = slices.values();
   if (op == Scatter::kAdd || op == Scatter::kSub || op == Scatter::kMul || op == Scatter::kDiv) {
     check_arithmetic(function, *this);
   }
-  if (first.dim() == 0) refuse(function, message(describe(), " has no rows; use assign."));
+  if (shape().empty()) refuse(function, message(describe(), " has no rows; use assign."));
   const bool fits =
-      values.scalar_type() == dtype() && values.sizes().slice(1) == first.sizes().slice(1) &&
-      (slices.dense_shape().empty() || at::IntArrayRef(slices.dense_shape()) == first.sizes());
+      values.scalar_type() == dtype() && values.sizes().slice(1) == shape().slice(1) &&
+      (slices.dense_shape().empty() || at::IntArrayRef(slices.dense_shape()) == shape());
   if (!fits) {
     refuse(function, message("the slices are ", tutti::describe(values),
                              slices.dense_shape().empty()
@@ -382,9 +329,9 @@ void VariableImpl::check_slices(Scatter op, const IndexedSlices& slices) const {
   if (values.size(0) == 0) return;
   const auto lowest = slices.indices().min().item<int64_t>();
   const auto highest = slices.indices().max().item<int64_t>();
-  if (lowest < 0 || highest >= first.size(0)) {
+  if (lowest < 0 || highest >= shape()[0]) {
     refuse(function, message("there is no row ", lowest < 0 ? lowest : highest, " in ", describe(),
-                             "; its rows are 0 to ", first.size(0) - 1, "."));
+                             "; its rows are 0 to ", shape()[0] - 1, "."));
   }
   // LibTorch would throw halfway through.
   if (op == Scatter::kDiv && at::isIntegralType(dtype(), /*includeBool=*/true) &&
@@ -412,36 +359,16 @@ IndexedSlices VariableImpl::combine(Scatter op, const Place& place, const Indexe
   return mine;
 }
 
-void VariableImpl::scatter_component(Scatter op, size_t i, const IndexedSlices& slices) {
-  at::Tensor component = components()[i];
-  const at::Device device = component.device();
-  const IndexedSlices local(slices.values().to(device), slices.indices().to(device));
-  // Other devices add rows that occur twice in an arbitrary order.
-  if ((op == Scatter::kAdd || op == Scatter::kSub) && device.is_cpu()) {
-    component.index_add_(0, local.indices(), local.values(), op == Scatter::kAdd ? 1 : -1);
-  } else {
-    scatter_rows(op, component, local);
-  }
-}
-
 // ---- printing -----------------------------------------------------------------
 
+void VariableImpl::print_component(std::ostream& out, size_t i, const at::Tensor& value) const {
+  out << "<tf.Variable '" << component_name(i) << ":0' shape=" << shape_text(shape())
+      << " dtype=" << dtype_name(dtype()) << ", numpy=" << elements_text(value) << ">";
+}
+
+// Works wherever the thread is, also in the scope of another strategy.
 void VariableImpl::print(std::ostream& out) const {
-  const auto component = [&](size_t i) {
-    const at::Tensor& tensor = components()[i];
-    return message("<tf.Variable '", component_name(i), ":0' shape=", shape_text(tensor.sizes()),
-                   " dtype=", dtype_name(tensor.scalar_type()), ", numpy=", elements_text(tensor),
-                   ">");
-  };
-  if (kind() == nullptr) {
-    out << component(0);
-    return;
-  }
-  out << kind() << ":{\n";
-  for (size_t i = 0; i < components().size(); ++i) {
-    out << "  " << i << ": " << component(i) << (i + 1 < components().size() ? ",\n" : "\n");
-  }
-  out << '}';
+  print_component(out, 0, do_read({Place::Kind::kCross, 0}, Read::kCopy));
 }
 
 }  // namespace tutti

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The implementation of a Variable. A strategy makes one of four kinds:
-//
-//   plain          one copy, nothing to keep equal (OneDeviceStrategy, outside of a scope)
-//   mirrored       a copy on every replica; writes are combined, so that copies stay equal
-//   sync on read   a copy on every replica; reads from outside combine them
-//   aggregating    one copy for all replicas; writes are combined and applied once
+// What stands behind a Variable. VariableImpl knows the type, shape and options of a variable and
+// checks how it is used; each kind of variable decides what reading and writing mean. Kinds that
+// keep their value in tensors of this process are in component_variable.h.
 
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -56,16 +56,19 @@ struct VariableUpdate {
 struct VariableDefinition {
   std::shared_ptr<StrategyServices> services;
   VariableOptions options;  ///< Every field is resolved.
-  std::vector<DeviceSpec> devices;
-  std::vector<at::Tensor> components;  ///< One for each device.
+  std::vector<int64_t> shape;
+  std::vector<DeviceSpec> devices;  ///< One for each copy.
 };
 
-/// Copies the initial value to each device and resolves the options. Throws
-/// kInvalidArgument for inconsistent options.
+/// Takes the shape of the initial value and resolves the options. Throws kInvalidArgument for
+/// inconsistent options and for a value that is not a dense tensor.
 VariableDefinition define_variable(std::shared_ptr<StrategyServices> services,
                                    const VariableOptions& options, const at::Tensor& initial_value,
                                    const std::vector<DeviceSpec>& devices);
 
+/// A kind of variable overrides do_read, do_write and do_scatter, which are called after the
+/// checks; the other functions have defaults for a variable whose value is not in this process. Not
+/// thread-safe, except that each replica may use its own copy.
 class VariableImpl {
  public:
   enum class Write { kAssign, kAdd, kSub };
@@ -78,16 +81,21 @@ class VariableImpl {
 
   StrategyServices& services() const { return *definition_.services; }
   const VariableOptions& options() const { return definition_.options; }
+  at::ScalarType dtype() const { return *definition_.options.dtype; }
+  at::IntArrayRef shape() const { return definition_.shape; }
   const std::vector<DeviceSpec>& devices() const { return definition_.devices; }
-  const std::vector<at::Tensor>& components() const { return definition_.components; }
   const std::string& component_name(size_t i) const { return names_[i]; }
-  at::ScalarType dtype() const { return components()[0].scalar_type(); }
 
   /// The component of the replica or update that the thread is in, otherwise the first one.
   size_t own_component() const;
 
   /// The same, but outside of those the component on the current device, if there is one.
   size_t nearest_component() const;
+
+  /// The tensors that hold the copies, one for each device. Throws kUnimplemented if the value is
+  /// not in this process.
+  const std::vector<at::Tensor>& components() const;
+  bool has_components() const { return local_components() != nullptr; }
 
   /// Whether there are several components, equal by contract.
   virtual bool is_mirrored() const { return false; }
@@ -98,13 +106,13 @@ class VariableImpl {
   /// Throws kFailedPrecondition if the variable must not be used here.
   void check_usable(const char* function) const { place(function); }
 
-  at::Tensor read(Read how);
+  at::Tensor read(Read how) const;
   at::Tensor grad() const;
   at::Tensor write(Write op, const VariableValue& value, const AssignOptions& options,
                    CallSite site);
   at::Tensor scatter(Scatter op, const IndexedSlices& slices, const AssignOptions& options,
                      CallSite site);
-  void print(std::ostream& out) const;
+  virtual void print(std::ostream& out) const;
   std::string describe() const;  ///< "variable 'v' (float32[2, 3])"
 
  protected:
@@ -117,20 +125,16 @@ class VariableImpl {
     ReplicaContext* context = nullptr;  ///< kReplica
   };
 
-  explicit VariableImpl(VariableDefinition definition);
-
-  /// Throws kFailedPrecondition in the scope or run of another strategy.
-  virtual Place place(const char* function) const;
+  /// `value_parts` is for value_parts(), if it is not the number of devices.
+  explicit VariableImpl(VariableDefinition definition,
+                        std::optional<size_t> value_parts = std::nullopt);
 
   /// How many components a PerReplica value must have.
-  virtual size_t value_parts() const { return components().size(); }
+  size_t value_parts() const { return value_parts_; }
 
   /// Part i of the value, or the value itself if it has no parts. Throws kInvalidArgument unless it
   /// is a number or has the variable's dtype and shape.
   at::Tensor checked_value(const char* function, const VariableValue& value, size_t i) const;
-
-  void write_component(Write op, size_t i, const at::Tensor& value);
-  void scatter_component(Scatter op, size_t i, const IndexedSlices& slices);
 
   /// The values of all replicas, combined by the variable's aggregation.
   at::Tensor combine(const char* function, const Place& place, const VariableValue& value,
@@ -138,34 +142,41 @@ class VariableImpl {
   IndexedSlices combine(Scatter op, const Place& place, const IndexedSlices& slices,
                         CallSite site) const;
 
-  void write_all(Write op, const VariableValue& value);
+  /// The same, for a variable that is written once: calls `apply` with the combined value on one
+  /// thread while the replicas wait. Throws kInvalidArgument if the aggregation is kNone.
+  void combine_once(Write op, const Place& place, const VariableValue& value, CallSite site,
+                    FunctionRef<void(const at::Tensor& combined)> apply) const;
+  void combine_once(Scatter op, const Place& place, const IndexedSlices& slices, CallSite site,
+                    FunctionRef<void(const IndexedSlices& combined)> apply) const;
 
   /// Throws kUnimplemented for the scatters that cannot be combined.
   void check_aggregates(Scatter op) const;
 
-  /// The tensor that a thread at this place sees.
-  virtual const at::Tensor& local_component(const Place& place) const {
-    return components()[place.component];
-  }
-  at::Tensor local_value(const Place& place, Read how) const;
-
-  /// A copy of the nearest component.
-  at::Tensor nearest_value() const;
-
-  static VariableUpdate::Same sameness(const VariableValue& value);
-  static const void* identity(const VariableValue& value);
+  /// Prints one copy: <tf.Variable 'v:0' shape=() dtype=float32, numpy=1.0>
+  void print_component(std::ostream& out, size_t i, const at::Tensor& value) const;
 
  private:
-  virtual const char* kind() const = 0;  // "MirroredVariable"; null: prints as its component
-  virtual at::Tensor do_read(const Place& place, Read how) = 0;
+  /// All reads come here. The result of Read::kAfterWrite is what a write returns.
+  virtual at::Tensor do_read(const Place& place, Read how) const = 0;
   virtual void do_write(Write op, const Place& place, const VariableValue& value,
                         CallSite site) = 0;
+
+  /// The slices share no memory with components, and their rows exist.
   virtual void do_scatter(Scatter op, const Place& place, const IndexedSlices& slices,
                           CallSite site) = 0;
+  virtual at::Tensor do_grad(const Place& place) const;
 
+  /// The tensors of components(), or null.
+  virtual const std::vector<at::Tensor>* local_components() const { return nullptr; }
+
+  /// Throws kFailedPrecondition in the scope or run of another strategy.
+  Place place(const char* function) const;
+
+  void check_has_aggregation(const char* function) const;
   void check_slices(Scatter op, const IndexedSlices& slices) const;
 
   VariableDefinition definition_;
+  size_t value_parts_;
   std::vector<std::string> names_;
 };
 
@@ -173,14 +184,5 @@ class VariableImpl {
 const char* to_string(VariableImpl::Read how);
 const char* to_string(VariableImpl::Write op);
 const char* to_string(VariableImpl::Scatter op);
-
-std::shared_ptr<VariableImpl> make_plain_variable(VariableDefinition definition);
-
-std::shared_ptr<VariableImpl> make_mirrored_variable(VariableDefinition definition);
-std::shared_ptr<VariableImpl> make_sync_on_read_variable(VariableDefinition definition);
-
-/// Lives on one device; all replicas share the component, each through its own leaf tensor.
-std::shared_ptr<VariableImpl> make_aggregating_variable(VariableDefinition definition,
-                                                        size_t local_replicas);
 
 }  // namespace tutti

@@ -107,7 +107,7 @@ auto Strategy::local_results(V&& value) const {
                                typename internal::component<Plain>::type>;
   std::vector<T> results;
   if constexpr (std::derived_from<Plain, Variable>) {
-    results = value.components();
+    results = internal::local_values(value);
   } else if constexpr (internal::is_per_replica<Plain> && !std::is_lvalue_reference_v<V>) {
     for (T& each : value) results.push_back(std::move(each));
   } else if constexpr (internal::is_per_replica<Plain> || internal::is_mirrored<Plain>) {

@@ -384,12 +384,20 @@ void check_same_variable(const PerReplica<const VariableImpl*>& variables) {
   }
 }
 
+std::vector<at::Tensor> local_values(const Variable& variable) {
+  if (variable.impl()->has_components()) return variable.components();
+  return {variable.value()};
+}
+
 VariableParts variable_parts(const StrategyExtended& strategy, const char* function,
                              const Variable& variable) {
   VariableImpl& impl = *variable.impl();
   if (!impl.services().is_ambient() && &impl.services() != &strategy) {
     refuse(function, message(impl.describe(), " belongs to ", impl.services().describe(),
                              not_to(strategy, impl.services()), ". Give it to its own strategy."));
+  }
+  if (!impl.has_components()) {
+    return {VariableParts::Kind::kPlain, {impl.read(VariableImpl::Read::kCopy).detach()}};
   }
   std::vector<at::Tensor> parts;
   for (const at::Tensor& component : impl.components()) parts.push_back(component.detach());

@@ -91,6 +91,9 @@ struct VariableParts {
   std::vector<at::Tensor> components;
 };
 
+/// The components, or the value if the variable has none in this process.
+std::vector<at::Tensor> local_values(const Variable& variable);
+
 /// Throws kInvalidArgument for a variable of another strategy.
 VariableParts variable_parts(const StrategyExtended& strategy, const char* function,
                              const Variable& variable);

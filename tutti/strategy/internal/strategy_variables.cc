@@ -15,7 +15,7 @@
 #include "tutti/strategy/internal/variable_registry.h"
 #include "tutti/strategy/internal/variable_requests.h"
 #include "tutti/strategy/strategy_extended.h"
-#include "tutti/values/variable_impl.h"
+#include "tutti/values/component_variable.h"
 
 namespace tutti {
 namespace {
@@ -52,7 +52,7 @@ void check_same_wish(const ReplicaContext& context, const VariableCreation& crea
   }
   if (creation.is_function) return;
   const at::Tensor value = creation.initial_value();
-  if (!value.defined() || value.sizes() != made.components()[0].sizes() ||
+  if (!value.defined() || value.sizes() != made.shape() ||
       wish.dtype.value_or(value.scalar_type()) != made.dtype()) {
     refuse(message("from ", describe(value), ", but replica 0 from a different type or shape"));
   }
@@ -107,7 +107,7 @@ std::shared_ptr<VariableImpl> StrategyExtended::make_variable(
     workers().barrier(options.name);
   }
   std::shared_ptr<VariableImpl> variable =
-      do_create_variable(define_variable(shared_from_this(), options, value, devices));
+      do_create_variable(define_variable(shared_from_this(), options, value, devices), value);
   variables_->add(variable);
   return variable;
 }
@@ -142,7 +142,8 @@ std::shared_ptr<VariableImpl> StrategyExtended::create_in_replica(
   }
 }
 
-std::shared_ptr<VariableImpl> StrategyExtended::do_create_variable(VariableDefinition definition) {
+std::shared_ptr<VariableImpl> StrategyExtended::do_create_variable(
+    VariableDefinition definition, const at::Tensor& initial_value) {
   switch (definition.options.synchronization) {
     case VariableSynchronization::kNone:
       throw Error(
@@ -152,9 +153,9 @@ std::shared_ptr<VariableImpl> StrategyExtended::do_create_variable(VariableDefin
                   ", which keeps a copy on every replica. Use kAuto, kOnWrite "
                   "or kOnRead."));
     case VariableSynchronization::kOnRead:
-      return make_sync_on_read_variable(std::move(definition));
+      return make_sync_on_read_variable(std::move(definition), initial_value);
     default:
-      return make_mirrored_variable(std::move(definition));
+      return make_mirrored_variable(std::move(definition), initial_value);
   }
 }
 
