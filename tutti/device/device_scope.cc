@@ -5,11 +5,6 @@
 #include "tutti/base/error.h"
 
 namespace tutti {
-namespace {
-
-thread_local const DeviceSpec* device_of_this_thread = nullptr;
-
-}  // namespace
 
 c10::Device torch_device(const DeviceSpec& spec) {
   const std::string type = spec.type.value_or("CPU");
@@ -22,13 +17,8 @@ c10::Device torch_device(const DeviceSpec& spec) {
               message("torch_device: \"", spec, "\" is neither a CPU nor a GPU."));
 }
 
-const DeviceSpec* current_device() { return device_of_this_thread; }
-
-DeviceScope::DeviceScope(const DeviceSpec& spec) : previous_(device_of_this_thread) {
+DeviceScope::DeviceScope(const DeviceSpec& spec) : slot_(&spec) {
   if (const c10::Device device = torch_device(spec); !device.is_cpu()) guard_.reset_device(device);
-  device_of_this_thread = &spec;
 }
-
-DeviceScope::~DeviceScope() { device_of_this_thread = previous_; }
 
 }  // namespace tutti

@@ -9,6 +9,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "tutti/device/device_spec.h"
+#include "tutti/device/thread_context.h"
 
 namespace tutti {
 
@@ -17,7 +18,7 @@ namespace tutti {
 c10::Device torch_device(const DeviceSpec& spec);
 
 /// The innermost DeviceScope's device on this thread, or null outside of all scopes.
-const DeviceSpec* current_device();
+inline const DeviceSpec* current_device() { return internal::thread_context.device; }
 
 /// Makes a device current on this thread for the lifetime of the object. `spec` must outlive it.
 /// Not thread-safe; scopes nest.
@@ -25,14 +26,12 @@ class DeviceScope {
  public:
   explicit DeviceScope(const DeviceSpec& spec);
   explicit DeviceScope(DeviceSpec&&) = delete;
-  ~DeviceScope();
-
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  const DeviceSpec* previous_;
   c10::OptionalDeviceGuard guard_;
+  internal::SlotScope<&internal::ThreadContext::device> slot_;
 };
 
 }  // namespace tutti

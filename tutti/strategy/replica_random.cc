@@ -22,8 +22,6 @@ namespace {
 
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-thread_local ReplicaRandom* random_of_this_thread = nullptr;
-
 // Other devices have their own generators, one for each replica's device.
 bool draws_on_cpu(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
   const size_t first = stack.size() - schema.arguments().size();
@@ -40,13 +38,14 @@ bool draws_on_cpu(const c10::FunctionSchema& schema, const torch::jit::Stack& st
 void use_replica_generator(const c10::OperatorHandle& op, c10::DispatchKeySet,
                            torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
-  if (random_of_this_thread != nullptr && draws_on_cpu(schema, *stack)) {
+  ReplicaRandom* const random = internal::thread_context.random;
+  if (random != nullptr && draws_on_cpu(schema, *stack)) {
     const auto& arguments = schema.arguments();
     const size_t first = stack->size() - arguments.size();
     for (size_t i = 0; i < arguments.size(); ++i) {
       c10::IValue& value = (*stack)[first + i];
       if (arguments[i].name() == "generator" && value.isNone()) {
-        value = random_of_this_thread->generator();
+        value = random->generator();
       }
     }
   }
@@ -87,8 +86,8 @@ void register_kernels() {
 }  // namespace
 
 at::Generator current_cpu_generator() {
-  return random_of_this_thread != nullptr ? random_of_this_thread->generator()
-                                          : at::detail::getDefaultCPUGenerator();
+  ReplicaRandom* const random = internal::thread_context.random;
+  return random != nullptr ? random->generator() : at::detail::getDefaultCPUGenerator();
 }
 
 uint64_t draw_random_key() {
@@ -113,16 +112,11 @@ const at::Generator& ReplicaRandom::generator() {
 }
 
 ReplicaRandom::Scope::Scope(ReplicaRandom& random)
-    : previous_(random_of_this_thread),
-      was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
+    : slot_(&random), was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
   register_kernels();
-  random_of_this_thread = &random;
   c10::impl::tls_set_dispatch_key_included(kKey, true);
 }
 
-ReplicaRandom::Scope::~Scope() {
-  c10::impl::tls_set_dispatch_key_included(kKey, was_included_);
-  random_of_this_thread = previous_;
-}
+ReplicaRandom::Scope::~Scope() { c10::impl::tls_set_dispatch_key_included(kKey, was_included_); }
 
 }  // namespace tutti

@@ -15,6 +15,8 @@
 
 #include <ATen/core/Generator.h>
 
+#include "tutti/device/thread_context.h"
+
 namespace tutti {
 
 /// The CPU generator that the calling thread draws from: LibTorch's default generator, unless a
@@ -45,7 +47,7 @@ class ReplicaRandom {
     Scope& operator=(const Scope&) = delete;
 
    private:
-    ReplicaRandom* previous_;
+    const internal::SlotScope<&internal::ThreadContext::random> slot_;
     bool was_included_;
   };
 

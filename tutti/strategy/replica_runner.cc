@@ -234,13 +234,14 @@ void ReplicaRunner::call_function(int replica) {
   const TorchThreadsScope threads(threads_);
   const DeviceScope device(me.context->device());
   const internal::FrameScope frame(&services_, me.context);
+  const internal::SlotScope<&internal::ThreadContext::explainer> nothing_used_yet(nullptr);
   std::optional<ReplicaRandom::Scope> random;
   if (me.random) random.emplace(*me.random);
   try {
     fn_(*me.context);
   } catch (c10::Error& error) {
     // Rethrows the same object, which preserves its type.
-    add_explanation(error, frame.explainer(), *me.context, who_, runs_);
+    add_explanation(error, internal::thread_context.explainer, *me.context, who_, runs_);
     throw;
   }
 }

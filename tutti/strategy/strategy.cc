@@ -13,13 +13,11 @@
 namespace tutti {
 namespace {
 
-// The strategy set without a scope; it is below all scopes of the thread.
+// The strategy set without a scope, and its frame, which is below all scopes of the thread.
 struct SetStrategy {
   std::shared_ptr<StrategyExtended> strategy;
   std::optional<internal::FrameScope> frame;
 };
-
-thread_local SetStrategy set_on_this_thread;
 
 bool is_default(const StrategyExtended& extended) {
   return &extended == default_strategy_extended().get();
@@ -85,7 +83,8 @@ ReplicaContext* get_replica_context(CallSite site) {
 }
 
 void set_strategy(std::optional<Strategy> strategy) {
-  SetStrategy& set = set_on_this_thread;
+  thread_local SetStrategy
+      set;  // only keeps them until the thread ends; the frame is in its context
   const internal::ContextFrame* frame = internal::current_frame();
   const bool inside = set.frame ? frame->previous != nullptr : frame != nullptr;
   if (inside) {

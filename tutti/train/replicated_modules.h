@@ -47,12 +47,12 @@ class ReplicatedModules : private internal::ErrorExplainer {
   /// The C++ type of the modules, for messages.
   std::string type_name() const;
 
-  /// The local replica of the calling thread. Throws kFailedPrecondition when the thread is not
-  /// in a run of this strategy.
+  /// The local replica of the calling thread, which from here on uses these modules: they explain
+  /// its errors. Throws kFailedPrecondition when the thread is not in a run of this strategy.
   size_t current_replica(const char* who, CallSite site) const {
     const internal::ContextFrame* frame = internal::current_frame();
     if (frame != nullptr && frame->services == services_ && frame->replica != nullptr) [[likely]] {
-      frame->explainer = this;
+      internal::thread_context.explainer = this;
       return static_cast<size_t>(frame->replica->local_replica_id());
     }
     return replica_outside_of_run(who, site);

@@ -9,44 +9,11 @@
 
 namespace tutti {
 namespace internal {
-namespace {
-
-thread_local const ContextFrame* innermost_frame = nullptr;
-thread_local CallSite context_site;
-thread_local const std::string* operation_name = nullptr;
-
-}  // namespace
-
-const ContextFrame* current_frame() { return innermost_frame; }
 
 int current_local_replica() {
-  const ContextFrame* frame = innermost_frame;
+  const ContextFrame* frame = current_frame();
   return frame != nullptr && frame->replica != nullptr ? frame->replica->local_replica_id() : -1;
 }
-
-CallSite last_context_site() { return context_site; }
-
-void set_last_context_site(CallSite site) { context_site = site; }
-
-OperationNameScope::OperationNameScope(std::string name)
-    : name_(std::move(name)), is_outermost_(operation_name == nullptr) {
-  if (is_outermost_) operation_name = &name_;
-}
-
-OperationNameScope::~OperationNameScope() {
-  if (is_outermost_) operation_name = nullptr;
-}
-
-std::string_view OperationNameScope::current(std::string_view otherwise) {
-  return operation_name != nullptr ? std::string_view(*operation_name) : otherwise;
-}
-
-FrameScope::FrameScope(StrategyServices* services, ReplicaContext* replica, int updated_component)
-    : frame_{services, replica, updated_component, innermost_frame} {
-  innermost_frame = &frame_;
-}
-
-FrameScope::~FrameScope() { innermost_frame = frame_.previous; }
 
 BackwardScope::BackwardScope(StrategyServices& services, ReplicaContext& replica,
                              std::string_view who) {

@@ -16,10 +16,6 @@
 namespace tutti {
 namespace {
 
-// The replica that requested synchronised values on this thread. A flag would not suffice: the
-// thread that calls run() becomes replica 0, and what it requested before does not apply there.
-thread_local const ReplicaContext* synchronising_replica = nullptr;
-
 class SyncOnReadVariable final : public ComponentVariable {
  public:
   using ComponentVariable::ComponentVariable;
@@ -29,8 +25,8 @@ class SyncOnReadVariable final : public ComponentVariable {
 
   at::Tensor do_read(const Place& place, Read how) const override {
     if (place.kind == Place::Kind::kCross) return combined_value(how);
-    if (place.kind == Place::Kind::kReplica && place.context == synchronising_replica &&
-        how != Read::kAfterWrite) {
+    if (place.kind == Place::Kind::kReplica &&
+        place.context == internal::thread_context.synchronising && how != Read::kAfterWrite) {
       return synchronised_value(place, how);
     }
     return local_value(place, how);
@@ -114,11 +110,9 @@ std::shared_ptr<VariableImpl> make_sync_on_read_variable(VariableDefinition defi
   return std::make_shared<SyncOnReadVariable>(std::move(definition), initial_value);
 }
 
-VariableSyncOnReadScope::VariableSyncOnReadScope() : before_(synchronising_replica) {
-  const internal::ContextFrame* frame = internal::current_frame();
-  synchronising_replica = frame != nullptr ? frame->replica : nullptr;
-}
-
-VariableSyncOnReadScope::~VariableSyncOnReadScope() { synchronising_replica = before_; }
+// A flag would not suffice: the thread that calls run() becomes replica 0, and what it requested
+// before does not apply there.
+VariableSyncOnReadScope::VariableSyncOnReadScope()
+    : slot_(internal::current_frame() != nullptr ? internal::current_frame()->replica : nullptr) {}
 
 }  // namespace tutti

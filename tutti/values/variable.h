@@ -21,6 +21,7 @@
 #include "tutti/base/call_site.h"
 #include "tutti/base/function_ref.h"
 #include "tutti/device/device_spec.h"
+#include "tutti/device/thread_context.h"
 #include "tutti/nest/indexed_slices.h"
 #include "tutti/values/mirrored.h"
 #include "tutti/values/per_replica.h"
@@ -258,12 +259,9 @@ class Variable {
 class VariableSyncOnReadScope {
  public:
   VariableSyncOnReadScope();
-  ~VariableSyncOnReadScope();
-  VariableSyncOnReadScope(const VariableSyncOnReadScope&) = delete;
-  VariableSyncOnReadScope& operator=(const VariableSyncOnReadScope&) = delete;
 
  private:
-  const ReplicaContext* before_;
+  const internal::SlotScope<&internal::ThreadContext::synchronising> slot_;
 };
 
 [[nodiscard]] inline VariableSyncOnReadScope variable_sync_on_read_context() { return {}; }

@@ -20,8 +20,6 @@
 namespace tutti {
 namespace {
 
-thread_local const internal::ColocationScope* innermost_colocation = nullptr;
-
 // Checks that replica 0 made what this replica requested; an initial-value function is not called.
 void check_same_wish(const ReplicaContext& context, const VariableCreation& creation,
                      const VariableImpl& made) {
@@ -62,16 +60,9 @@ void check_same_wish(const ReplicaContext& context, const VariableCreation& crea
 
 namespace internal {
 
-ColocationScope::ColocationScope(const StrategyExtended& strategy, std::vector<DeviceSpec> devices)
-    : strategy_(&strategy), devices_(std::move(devices)), previous_(innermost_colocation) {
-  innermost_colocation = this;
-}
-
-ColocationScope::~ColocationScope() { innermost_colocation = previous_; }
-
 const std::vector<DeviceSpec>* ColocationScope::devices_for(const StrategyExtended& strategy) {
-  for (const ColocationScope* each = innermost_colocation; each != nullptr;
-       each = each->previous_) {
+  for (const ColocationScope* each = thread_context.colocation; each != nullptr;
+       each = each->slot_.previous()) {
     if (each->strategy_ == &strategy) return &each->devices_;
   }
   return nullptr;

@@ -4,9 +4,11 @@
 
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "tutti/device/device_spec.h"
+#include "tutti/device/thread_context.h"
 
 namespace tutti {
 
@@ -17,10 +19,8 @@ namespace internal {
 /// Made by StrategyExtended::colocate_vars_with. Scopes nest; the innermost one applies.
 class ColocationScope {
  public:
-  ColocationScope(const StrategyExtended& strategy, std::vector<DeviceSpec> devices);
-  ~ColocationScope();
-  ColocationScope(const ColocationScope&) = delete;
-  ColocationScope& operator=(const ColocationScope&) = delete;
+  ColocationScope(const StrategyExtended& strategy, std::vector<DeviceSpec> devices)
+      : strategy_(&strategy), devices_(std::move(devices)), slot_(this) {}
   void* operator new(unsigned long) = delete;
 
   /// The devices for a new variable of the strategy, or null.
@@ -29,7 +29,7 @@ class ColocationScope {
  private:
   const StrategyExtended* strategy_;
   std::vector<DeviceSpec> devices_;
-  const ColocationScope* previous_;
+  const SlotScope<&ThreadContext::colocation> slot_;
 };
 
 }  // namespace internal
