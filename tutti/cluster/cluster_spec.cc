@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/cluster/internal/checked_json.h"
 #include "tutti/cluster/internal/cluster_json.h"
-#include "tutti/cluster/internal/variables.h"
 
 namespace tutti {
 namespace {
@@ -119,7 +119,7 @@ const std::map<int, std::string>& ClusterSpec::tasks_of(const std::string& job) 
   throw Error(ErrorCode::kNotFound,
               message("ClusterSpec: the cluster has no job ", in_quotes(job), ". ",
                       jobs_.empty() ? "The cluster is empty."
-                                    : "Its jobs are " + internal::join_names(jobs()) + "."));
+                                    : "Its jobs are " + joined_with_and(jobs()) + "."));
 }
 
 int ClusterSpec::num_tasks(const std::string& job) const {

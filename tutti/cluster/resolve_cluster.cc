@@ -8,6 +8,7 @@
 
 #include "tutti/base/env.h"
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/cluster/internal/cluster_json.h"
 #include "tutti/cluster/internal/variables.h"
 #include "tutti/cluster/resolvers/mpi.h"
@@ -208,7 +209,7 @@ std::string ignored_variables() {
   if (has_sagemaker_variables()) names.emplace_back("the SageMaker environment");
   if (has_pod_variables()) names.emplace_back("the number of this pod");
   if (names.empty()) return "";
-  return message("; ", internal::join_names(names), names.size() == 1 ? " is" : " are", " ignored");
+  return message("; ", joined_with_and(names), names.size() == 1 ? " is" : " are", " ignored");
 }
 
 }  // namespace

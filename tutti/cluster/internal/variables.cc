@@ -15,8 +15,6 @@ std::string shown(const char* name) { return message(name, '=', in_quotes(*read_
 
 }  // namespace
 
-std::string join_names(const std::vector<std::string>& names) { return joined_with_and(names); }
-
 std::string describe_variables(const std::vector<const char*>& names) {
   std::vector<std::string> set;
   std::vector<std::string> missing;
@@ -27,10 +25,11 @@ std::string describe_variables(const std::vector<const char*>& names) {
       missing.emplace_back(name);
     }
   }
-  std::string out = set.empty() ? "" : join_names(set) + (set.size() == 1 ? " is set" : " are set");
+  std::string out =
+      set.empty() ? "" : joined_with_and(set) + (set.size() == 1 ? " is set" : " are set");
   if (missing.empty()) return out;
   if (!out.empty()) out += ", but ";
-  return out + join_names(missing) + (missing.size() == 1 ? " is not" : " are not") +
+  return out + joined_with_and(missing) + (missing.size() == 1 ? " is not" : " are not") +
          (set.empty() ? " set" : "");
 }
 

@@ -14,9 +14,6 @@
 
 namespace tutti::internal {
 
-/// "a", "a and b", "a, b and c"
-std::string join_names(const std::vector<std::string>& names);
-
 /// "RANK=1 and WORLD_SIZE=2 are set, but MASTER_ADDR is not": the values of those variables that
 /// are set, and the names of those that are not.
 std::string describe_variables(const std::vector<const char*>& names);

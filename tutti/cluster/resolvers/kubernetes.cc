@@ -11,6 +11,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/env.h"
 #include "tutti/base/error.h"
+#include "tutti/base/joined.h"
 #include "tutti/cluster/internal/http_client.h"
 #include "tutti/cluster/internal/natural_order.h"
 #include "tutti/cluster/internal/pod_list.h"
@@ -222,7 +223,7 @@ KubernetesClusterResolver::Tasks KubernetesClusterResolver::find_tasks() const {
     }
     const auto wanted = options_.num_tasks.find(job);
     const size_t found = addresses.size();
-    const std::string names = internal::join_names(selectors);
+    const std::string names = joined_with_and(selectors);
     if (found == 0) {
       tasks.note(message("no pod of job ", in_quotes(job), " matches ", in_quotes(names), " in ",
                          api.scope()),

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/internal/variables.h"
+#include "tutti/base/joined.h"
 
 namespace tutti {
 namespace {
@@ -84,7 +84,7 @@ std::string UnionResolver::source() const {
       sources.push_back(source);
     }
   }
-  return internal::join_names(sources);
+  return joined_with_and(sources);
 }
 
 std::optional<std::string> UnionResolver::own_task_type() const {
