@@ -101,7 +101,7 @@ void SharedMemoryMesh::send_segment(int socket) const {
 }
 
 rpc::FileDescriptor SharedMemoryMesh::receive_descriptor(int socket, int* rank,
-                                                 const Deadline& deadline) const {
+                                                         const Deadline& deadline) const {
   Hello hello{};
   rpc::FileDescriptor descriptor =
       rpc::receive_descriptor(socket, std::as_writable_bytes(std::span(&hello, 1)), deadline);
