@@ -14,6 +14,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/group/shared_memory/segment.h"
+#include "tutti/group/shared_memory/shared_memory_link.h"
 #include "tutti/rpc/shared_memory/local_socket.h"
 
 namespace tutti::internal {
