@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gradients of several workers, as threads, with two replicas each: sums, what travels beside them,
-// and copies for buckets that no other process could read.
+// Gradients of several workers, as threads, with two replicas each: sums, and copies for buckets
+// that no other process could read.
 
 #include "tutti/collectives/internal/worker_gradient_reducer.h"
 
@@ -104,38 +104,6 @@ TEST(WorkerGradientReducer, SumsWhereverTheBucketsLie) {
       }
     }
   }
-}
-
-TEST(WorkerGradientReducer, CarriesFlagsStatementsAndAttachments) {
-  run_workers(3, [&](WorkerGroup& group, const WorkerTree& tree) {
-    Worker worker(group, tree, {100}, at::kFloat, Copies::kOfOtherDevices);
-    WorkerGradientReducer& reducer = *worker.reducer;
-    reducer.set_num_flags(4);
-    for (int step = 0; step < 4; ++step) {
-      const auto rank = static_cast<size_t>(group.rank());
-      for (uint8_t& each : reducer.flags()) each = 0;
-      reducer.flags()[rank] = 1;
-      // In step 2 worker 1 states a different number from the others.
-      const std::vector<double> statement = {1.5, step == 2 && rank == 1 ? 7.0 : 8.0, 0.25};
-      reducer.set_statement(statement);
-      reducer.attachment()->assign(10 + rank, std::byte(rank + static_cast<size_t>(step)));
-      worker.run_step(step);
-      EXPECT_EQ(std::vector<uint8_t>(reducer.flags().begin(), reducer.flags().end()),
-                (std::vector<uint8_t>{1, 1, 1, 0}));
-      const auto attachments = reducer.attachments();
-      ASSERT_EQ(attachments.size(), 3U);
-      for (size_t w = 0; w < 3; ++w) {
-        EXPECT_EQ(attachments[w].size(), 10 + w);
-        EXPECT_EQ(attachments[w][9], std::byte(w + static_cast<size_t>(step)));
-      }
-      const auto difference = reducer.disagreement();
-      ASSERT_EQ(difference.has_value(), step == 2);
-      if (!difference) continue;
-      EXPECT_EQ(difference->number, 1U);
-      EXPECT_EQ(difference->values, (std::array<double, 2>{8.0, 7.0}));
-      EXPECT_EQ(difference->workers, (std::array<std::string, 2>{group.name(0), group.name(1)}));
-    }
-  });
 }
 
 TEST(WorkerGradientReducer, RefusesDifferentLayouts) {

@@ -513,7 +513,7 @@ TEST_P(ReplicatedSizes, BuffersComeToAgree) {
     if (members == 1) {
       model.synchronize_buffers();
     } else {
-      for (size_t m = 0; m < members; ++m) model.modules()->synchronize_buffers(m, members);
+      for (size_t m = 0; m < members; ++m) model.modules()->synchronize_buffers({}, m, members);
     }
     const double mean = sum / replicas;
     model.for_each([&](BuffersImpl& copy, int r) {

@@ -6,11 +6,8 @@
 
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -66,34 +63,9 @@ class GradientReducer {
   /// replicas; false if it handed out none, and all are reduced once all calls have returned.
   [[nodiscard]] virtual bool finish(size_t replica, ChunkFn reduced) = 0;
 
-  /// Flags that travel with a step: a replica sets some before finish(), as std::atomic_ref; after
-  /// it a flag is set if a replica of any worker has set it. The reader resets them to zero for the
-  /// next step. Empty if there are no other workers.
-  virtual std::span<uint8_t> flags() { return {}; }
-
-  /// Sets how many there are; initially 0. Must not be called during a step.
-  virtual void set_num_flags(size_t count) { (void)count; }
-
-  /// Sets numbers that must be bit-identical on all workers. Replica 0 calls it before finish().
-  virtual void set_statement(std::span<const double> numbers) { (void)numbers; }
-
-  /// After finish(): two workers whose statements differ, and the first number that differs, or how
-  /// many numbers each has if only that differs.
-  struct Disagreement {
-    std::array<std::string, 2> workers;
-    size_t number = 0;
-    std::array<double, 2> values = {};
-    bool is_count = false;
-  };
-  virtual std::optional<Disagreement> disagreement() const { return std::nullopt; }
-
-  /// Bytes that travel beside the gradients of the next finish(), and after it those of each
-  /// worker; replica 0 calls both. Null, and empty, if nothing can travel there.
-  virtual std::vector<std::byte>* attachment() { return nullptr; }
-  virtual std::vector<std::span<const std::byte>> attachments() const { return {}; }
-
-  /// Drops a step that was not finished. No other call may be in progress.
-  virtual void reset() = 0;
+  /// Drops a step that was not finished. No other call may be in progress. Returns whether other
+  /// workers have summed, or will sum, gradients of it: they must learn that this one drops them.
+  virtual bool reset() = 0;
 
  protected:
   /// The chunks of a bucket are consecutive.

@@ -173,7 +173,6 @@ class WholeTransfer final : public AllReduceTransfer {
       reduce(0, job_.count, job_.outputs);
       pop_all();
       taken_ = true;
-      if (job_.reduced) job_.reduced(0, job_.count);
     }
     return kDone;
   }
@@ -343,7 +342,6 @@ class BlockTransfer final : public AllReduceTransfer {
       }
       lane_.pop(r);
     }
-    if (job_.reduced) job_.reduced(block(b).begin, block(b).end);
   }
 
   const int64_t depth_;

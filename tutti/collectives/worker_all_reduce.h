@@ -60,8 +60,6 @@ struct WorkerReduction {
   c10::SmallVector<void*, 4> outputs = {};
   /// Called before elements [begin, end) of the nodes are first read; may be empty.
   std::function<void(int64_t begin, int64_t end)> prepare = nullptr;
-  /// Called when elements [begin, end) of the outputs are complete; may be empty.
-  std::function<void(int64_t begin, int64_t end)> reduced = nullptr;
 };
 
 /// Computes elements [begin, end) of the nodes of a worker from its local replicas. A node that is

@@ -188,7 +188,7 @@ class Replicated {
   /// step. Throws kFailedPrecondition inside a replica.
   void synchronize_buffers() const {
     modules_->check_outside_of_replicas("Replicated::synchronize_buffers", "Call it between runs.");
-    modules_->synchronize_buffers(0, 1);
+    modules_->synchronize_buffers();
   }
 
   const Strategy& strategy() const { return modules_->strategy(); }

@@ -240,8 +240,9 @@ bool all_on_host(std::span<const at::Tensor> tensors) {
 
 // A module may resize its buffers to the rows it receives.
 bool same_form(std::span<const at::Tensor> tensors) {
-  return std::all_of(tensors.begin() + 1, tensors.end(), [&](const at::Tensor& each) {
-    return each.sizes() == tensors[0].sizes() && each.scalar_type() == tensors[0].scalar_type();
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& each) {
+    return each.defined() && each.sizes() == tensors[0].sizes() &&
+           each.scalar_type() == tensors[0].scalar_type();
   });
 }
 
@@ -266,9 +267,10 @@ void take_mean(std::span<at::Tensor> tensors, bool on_host) {
 }
 
 void bring_into_agreement(std::vector<at::Tensor>& tensors) {
+  if (!same_form(tensors) || tensors[0].numel() == 0) return;
   const bool on_host = all_on_host(tensors);
   // Equal values are left alone: the mean of seven equal numbers may differ from them.
-  if (tensors[0].numel() == 0 || !same_form(tensors) || all_equal(tensors, on_host)) return;
+  if (all_equal(tensors, on_host)) return;
   if (tensors[0].is_floating_point() || tensors[0].is_complex()) {
     take_mean(tensors, on_host);
   } else {
@@ -277,30 +279,6 @@ void bring_into_agreement(std::vector<at::Tensor>& tensors) {
 }
 
 }  // namespace
-
-void ReplicatedModules::synchronize_buffers(size_t member, size_t members) const {
-  const at::NoGradGuard no_grad;
-  StrategyExtended& extended = strategy_.extended();
-  if (!extended.workers().is_alone()) {
-    if (member != 0 || buffer_names_.empty()) return;
-    std::vector<std::byte> mine;
-    pack_buffers(mine);
-    const auto all = extended.workers().gather(
-        at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kByte),
-        "buffers of the modules");
-    std::vector<std::span<const std::byte>> workers;
-    for (const at::Tensor& each : all) {
-      workers.emplace_back(static_cast<const std::byte*>(each.data_ptr()), each.nbytes());
-    }
-    return take_buffers(workers);
-  }
-  if (size() == 1) return;
-  std::vector<at::Tensor> tensors(size());
-  for (size_t i = member; i < buffer_names_.size(); i += members) {
-    for (size_t r = 0; r < size(); ++r) tensors[r] = buffer(r, i);
-    bring_into_agreement(tensors);
-  }
-}
 
 namespace {
 
@@ -319,6 +297,33 @@ struct PackedHead {
   bool operator==(const PackedHead&) const = default;
 };
 
+// A buffer of another worker.
+struct Packed {
+  PackedHead head;
+  std::span<const std::byte> bytes;  // fewer than the head says if the message is too short
+};
+
+std::vector<Packed> unpack(std::span<const std::byte> rest, size_t count) {
+  std::vector<Packed> all(count);
+  for (Packed& each : all) {
+    if (rest.size() >= sizeof each.head) std::memcpy(&each.head, rest.data(), sizeof each.head);
+    rest = rest.subspan(std::min(rest.size(), sizeof each.head));
+    each.bytes = rest.first(std::min<size_t>(rest.size(), each.head.bytes));
+    rest = rest.subspan(each.bytes.size());
+  }
+  return all;
+}
+
+// Undefined if it has another shape or dtype: a module may have resized it to the rows it received.
+at::Tensor copy_of(const Packed& packed, const at::Tensor& like) {
+  if (packed.head != PackedHead(like) || packed.bytes.size() != packed.head.bytes) return {};
+  const at::Tensor values = at::empty(like.sizes(), like.options().device(at::kCPU));
+  if (!packed.bytes.empty()) {
+    std::memcpy(values.data_ptr(), packed.bytes.data(), packed.bytes.size());
+  }
+  return values.to(like.device());
+}
+
 }  // namespace
 
 void ReplicatedModules::pack_buffers(std::vector<std::byte>& bytes) const {
@@ -334,36 +339,41 @@ void ReplicatedModules::pack_buffers(std::vector<std::byte>& bytes) const {
   }
 }
 
-// All replicas of all workers are examined together, so that the same rule applies to all.
-void ReplicatedModules::take_buffers(const std::vector<std::span<const std::byte>>& workers) const {
-  const at::NoGradGuard no_grad;
-  // One entry per buffer and replica; a module may have resized it to the rows it received.
-  std::vector<std::vector<std::span<const std::byte>>> values(buffer_names_.size());
-  std::vector<bool> alike(buffer_names_.size(), true);
-  for (std::span<const std::byte> rest : workers) {
-    for (size_t n = 0; n < size() * buffer_names_.size(); ++n) {
-      const size_t i = n % buffer_names_.size();
-      PackedHead head;
-      if (rest.size() >= sizeof head) std::memcpy(&head, rest.data(), sizeof head);
-      rest = rest.subspan(std::min(rest.size(), sizeof head));
-      alike[i] = alike[i] && head.bytes <= rest.size() && head == PackedHead(buffer(0, i));
-      values[i].push_back(rest.first(std::min<size_t>(rest.size(), head.bytes)));
-      rest = rest.subspan(values[i].back().size());
-    }
+void ReplicatedModules::synchronize_buffers() const {
+  if (buffer_names_.empty()) return;
+  std::vector<std::byte> mine;
+  pack_buffers(mine);
+  const std::vector<at::Tensor> all = strategy_.extended().workers().gather(
+      at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kByte),
+      "buffers of the modules");
+  std::vector<std::span<const std::byte>> workers;
+  for (const at::Tensor& each : all) {
+    workers.emplace_back(static_cast<const std::byte*>(each.data_ptr()), each.nbytes());
   }
-  const auto first = static_cast<size_t>(strategy_.extended().workers().rank()) * size();
-  for (size_t i = 0; i < buffer_names_.size(); ++i) {
-    const auto is_first = [&](const auto& each) {
-      return std::equal(each.begin(), each.end(), values[i][0].begin(), values[i][0].end());
-    };
-    if (!alike[i] || std::all_of(values[i].begin(), values[i].end(), is_first)) continue;
-    std::vector<at::Tensor> tensors;
-    for (const auto& each : values[i]) {
-      tensors.push_back(at::empty(buffer(0, i).sizes(), buffer(0, i).options().device(at::kCPU)));
-      std::memcpy(tensors.back().data_ptr(), each.data(), each.size());
+  synchronize_buffers(workers, 0, 1);
+}
+
+// All replicas of all workers are examined together, so that the same rule applies to all.
+void ReplicatedModules::synchronize_buffers(std::span<const std::span<const std::byte>> workers,
+                                            size_t member, size_t members) const {
+  const size_t num_workers = std::max<size_t>(workers.size(), 1);
+  if (num_workers * size() == 1) return;
+  const at::NoGradGuard no_grad;
+  const auto own = static_cast<size_t>(strategy_.extended().workers().rank());
+  std::vector<std::vector<Packed>> packed;
+  for (const std::span<const std::byte> bytes : workers) {
+    packed.push_back(unpack(bytes, size() * buffer_names_.size()));
+  }
+  std::vector<at::Tensor> tensors;
+  for (size_t i = member; i < buffer_names_.size(); i += members) {
+    tensors.clear();
+    for (size_t w = 0; w < num_workers; ++w) {
+      for (size_t r = 0; r < size(); ++r) {
+        const at::Tensor& like = buffer(w == own ? r : 0, i);
+        tensors.push_back(w == own ? like : copy_of(packed[w][r * buffer_names_.size() + i], like));
+      }
     }
     bring_into_agreement(tensors);
-    for (size_t r = 0; r < size(); ++r) buffer(r, i).copy_(tensors[first + r]);
   }
 }
 

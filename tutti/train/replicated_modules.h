@@ -79,16 +79,16 @@ class ReplicatedModules : private internal::ErrorExplainer {
 
   /// Makes buffers equal that differ between replicas: floating-point and complex ones
   /// become their mean over all replicas, by the canonical tree, others take the value of replica
-  /// 0. Buffers that are equal keep their bits.
-  ///
-  /// Member m of the `members` threads that call it together does buffers m, m + members, ...; no
-  /// replica may use its buffers meanwhile.
-  void synchronize_buffers(size_t member, size_t members) const;
+  /// 0. Buffers that are equal keep their bits. Every worker calls it, on one thread.
+  void synchronize_buffers() const;
 
-  /// The same over several workers, by one thread: adds all buffers to `bytes`, which go to all
-  /// workers; then takes those of all, in the order of the workers.
+  /// The same in a meeting, after each worker has sent what pack_buffers() adds to `bytes`:
+  /// `workers` is what all have sent, in rank order, or empty if no other worker exists. Member m
+  /// of the `members` threads that call it together does buffers m, m + members, ...; no replica
+  /// may use its buffers meanwhile.
   void pack_buffers(std::vector<std::byte>& bytes) const;
-  void take_buffers(const std::vector<std::span<const std::byte>>& workers) const;
+  void synchronize_buffers(std::span<const std::span<const std::byte>> workers, size_t member,
+                           size_t members) const;
 
   /// Copies the values of the first copy's parameters and buffers to all others.
   void copy_from_primary() const;

@@ -37,9 +37,10 @@ bool DeviceGradientReducer::finish(size_t replica, ChunkFn) {
   return false;
 }
 
-void DeviceGradientReducer::reset() {
+bool DeviceGradientReducer::reset() {
   for (Claims& claims : claims_) claims.next.store(0, std::memory_order_relaxed);
   finished_.store(0, std::memory_order_release);
+  return false;
 }
 
 }  // namespace tutti::internal

@@ -23,7 +23,7 @@ class DeviceGradientReducer final : public GradientReducer {
   void ready(size_t, size_t, void*) override {}
   void help(size_t) override {}
   [[nodiscard]] bool finish(size_t replica, ChunkFn reduced) override;
-  void reset() override;
+  bool reset() override;
 
  private:
   struct alignas(64) Claims {

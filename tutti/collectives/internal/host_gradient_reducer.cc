@@ -43,9 +43,10 @@ void HostGradientReducer::reduce(const GradientChunk& chunk) const {
               chunk.end);
 }
 
-void HostGradientReducer::reset() {
+bool HostGradientReducer::reset() {
   next_chunk_.store(0, std::memory_order_relaxed);
   finished_.store(0, std::memory_order_release);
+  return false;
 }
 
 }  // namespace tutti::internal

@@ -24,7 +24,7 @@ class HostGradientReducer final : public GradientReducer {
   bool sums_in_place() const override { return true; }
   void help(size_t) override {}
   [[nodiscard]] bool finish(size_t replica, ChunkFn reduced) override;
-  void reset() override;
+  bool reset() override;
 
  private:
   void reduce(const GradientChunk& chunk) const;

@@ -2,10 +2,8 @@
 
 #include "tutti/collectives/internal/worker_gradient_reducer.h"
 
-#include <algorithm>
 #include <array>
-#include <bit>
-#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -17,9 +15,8 @@ namespace {
 
 constexpr std::chrono::seconds kLookAround{1};
 constexpr std::chrono::milliseconds kLookAtReplicas{20};
-// Notes of workers about one model have similar sizes, except for buffers whose size depends on the
-// data.
-constexpr size_t kMaxNoteFactor = 8;
+// A layout that differs is shown in an error, unless it is very much larger.
+constexpr size_t kMaxLayoutFactor = 8;
 constexpr size_t kSomeBytes = 8 << 20;
 
 std::string layout_text(const std::vector<GradientBucket>& buckets) {
@@ -97,7 +94,7 @@ void WorkerGradientReducer::check_layout() {
   lane.all_gather(
           operation, std::as_bytes(std::span(mine)),
           [&](int rank, size_t bytes) {
-            check_size("its layout", rank, bytes, kMaxNoteFactor * (mine.size() + kSomeBytes));
+            check_size(rank, bytes, kMaxLayoutFactor * (mine.size() + kSomeBytes));
             std::string& place = all[static_cast<size_t>(rank)];
             place.resize(bytes);
             return std::as_writable_bytes(std::span(place));
@@ -120,13 +117,13 @@ void WorkerGradientReducer::check_layout() {
 }
 
 // Called before memory is allocated for what a worker sends.
-void WorkerGradientReducer::check_size(const char* what, int rank, size_t bytes,
-                                       size_t limit) const {
+void WorkerGradientReducer::check_size(int rank, size_t bytes, size_t limit) const {
   if (bytes <= limit) return;
-  throw Error(ErrorCode::kFailedPrecondition,
-              message("DistributedOptimizer: ", group_->name(rank), " sends ", bytes, " bytes as ",
-                      what, ", but ", group_->name(group_->rank()), " accepts at most ", limit,
-                      ". All workers must train the same model with the same options."));
+  throw Error(
+      ErrorCode::kFailedPrecondition,
+      message("DistributedOptimizer: ", group_->name(rank), " sends ", bytes,
+              " bytes as its layout, but ", group_->name(group_->rank()), " accepts at most ",
+              limit, ". All workers must train the same model with the same options."));
 }
 
 // With several optimizers the order in which buckets become full may differ between workers; that
@@ -228,103 +225,11 @@ void WorkerGradientReducer::start_bucket(size_t b) {
   operation.name = states_[b].name;
   operation.sizes = sizes;
   // Backward and step() may be in different runs, and some workers may fill the bucket in a later
-  // run than others. The note detects workers in different steps.
+  // run than others. The note of the step detects workers in different steps.
   operation.must_share_step = false;
   Lane& lane = group_->lane(LaneKind::kGradients);
   // No deadline yet; whoever waits for the transfer sets one.
   transfer_ = start_all_reduce(lane, tree_, std::move(job), operation, Deadline::forever());
-}
-
-std::unique_ptr<Transfer> WorkerGradientReducer::start_note(const char* name) {
-  note_.clear();
-  const uint64_t stated = statement_.size();
-  for (const auto& part :
-       {std::as_bytes(std::span(&stated, 1)), std::as_bytes(std::span(statement_)),
-        std::as_bytes(std::span(flags_)), std::as_bytes(std::span(attachment_))}) {
-    note_.insert(note_.end(), part.begin(), part.end());
-  }
-  attachment_.clear();
-  notes_.resize(static_cast<size_t>(group_->size()));
-  const std::array<int64_t, 1> sizes = {static_cast<int64_t>(flags_.size())};
-  Operation operation;
-  operation.name = name;
-  operation.sizes = sizes;
-  Lane& lane = group_->lane(LaneKind::kFlags);
-  return lane.all_gather(
-      operation, note_,
-      [this](int rank, size_t bytes) {
-        check_size("a note", rank, bytes, kMaxNoteFactor * (note_.size() + kSomeBytes));
-        std::vector<std::byte>& place = notes_[static_cast<size_t>(rank)];
-        place.resize(bytes);
-        return std::span(place);
-      },
-      lane.deadline(timeout_));
-}
-
-// The buckets, which precede it, had their own deadlines.
-void WorkerGradientReducer::finish_note(Transfer& note) {
-  note.set_deadline(group_->lane(LaneKind::kFlags).deadline(timeout_));
-  note.wait();
-}
-
-// Finds where the numbers of the statement end in a note, and how many there are.
-size_t WorkerGradientReducer::stated(const std::vector<std::byte>& note, size_t* end) const {
-  uint64_t count = 0;
-  TUTTI_CHECK(note.size() >= sizeof count + flags_.size());
-  std::memcpy(&count, note.data(), sizeof count);
-  TUTTI_CHECK(count <= (note.size() - sizeof count - flags_.size()) / sizeof(double));
-  *end = sizeof count + count * sizeof(double);
-  return count;
-}
-
-void WorkerGradientReducer::read_notes() {
-  disagreement_.reset();
-  size_t end = 0;
-  const size_t first_count = stated(notes_[0], &end);
-  const auto number = [](const std::vector<std::byte>& note, size_t i) {
-    double value = 0;
-    std::memcpy(&value, note.data() + sizeof(uint64_t) + i * sizeof value, sizeof value);
-    return value;
-  };
-  for (size_t r = 0; r < notes_.size(); ++r) {
-    const std::vector<std::byte>& note = notes_[r];
-    const size_t count = stated(note, &end);
-    for (size_t i = 0; i < flags_.size(); ++i) {
-      flags_[i] |= std::to_integer<uint8_t>(note[end + i]);
-    }
-    const auto disagree = [&](size_t i, double a, double b) {
-      disagreement_ = {{group_->name(0), group_->name(static_cast<int>(r))}, i, {a, b}};
-    };
-    for (size_t i = 0; i < std::min(count, first_count) && !disagreement_; ++i) {
-      const double a = number(notes_[0], i);
-      const double b = number(note, i);
-      if (std::bit_cast<uint64_t>(a) != std::bit_cast<uint64_t>(b)) disagree(i, a, b);
-    }
-    if (count == first_count || disagreement_) continue;
-    disagree(std::min(count, first_count), static_cast<double>(first_count),
-             static_cast<double>(count));
-    disagreement_->is_count = true;
-  }
-}
-
-std::vector<std::span<const std::byte>> WorkerGradientReducer::attachments() const {
-  std::vector<std::span<const std::byte>> all;
-  for (const std::vector<std::byte>& note : notes_) {
-    size_t end = 0;
-    stated(note, &end);
-    all.push_back(std::span(note).subspan(end + flags_.size()));
-  }
-  return all;
-}
-
-// All local replicas are in finish(). The note is sent before the remaining buckets and read after
-// them, so it adds no round trip.
-void WorkerGradientReducer::drive_to_end() {
-  const std::unique_ptr<Transfer> note = start_note("flags of a step");
-  note->advance();
-  TUTTI_CHECK(progress(Progress::kToEnd));
-  finish_note(*note);
-  read_notes();
 }
 
 bool WorkerGradientReducer::finish(size_t replica, ChunkFn) {
@@ -348,7 +253,7 @@ bool WorkerGradientReducer::finish(size_t replica, ChunkFn) {
     const MutexLock lock(driver_);
     try {
       if (!failed_.load(std::memory_order_acquire)) {
-        drive_to_end();
+        TUTTI_CHECK(progress(Progress::kToEnd));
         clear();
       }
     } catch (...) {
@@ -401,7 +306,7 @@ void WorkerGradientReducer::thread_body() {
       const bool all_here = arrived_.load(std::memory_order_acquire) == replicas_;
       if (!failed_.load(std::memory_order_acquire) && (all_here || may_begin_early())) {
         if (all_here) {
-          drive_to_end();
+          TUTTI_CHECK(progress(Progress::kToEnd));
           clear();
           idle = false;
         } else {
@@ -415,26 +320,23 @@ void WorkerGradientReducer::thread_body() {
   }
 }
 
-void WorkerGradientReducer::reset() {
+bool WorkerGradientReducer::reset() {
   resetting_.store(true);  // the thread that holds the lock may be waiting for others
   const MutexLock lock(driver_);
   resetting_.store(false);
   bool begun = transfer_ != nullptr || next_ > 0;
   for (const Bucket& state : states_) begun = begun || state.filled.load() > 0;
-  // Other workers may have begun to sum what this one drops: all complete the step, and drop it. A
-  // worker that does not drop it must detect the difference.
-  if (begun && may_begin_early() && !group_->aborted() && !failed_.load()) {
-    const std::unique_ptr<Transfer> note = start_note("flags of a step that is dropped");
-    note->advance();
+  // Other workers may have begun to sum what this one drops: all complete the step.
+  const bool completes = begun && may_begin_early() && !group_->aborted() && !failed_.load();
+  if (completes) {
     for (Bucket& state : states_) state.filled.store(replicas_);
     TUTTI_CHECK(progress(Progress::kToEnd));
-    finish_note(*note);
   }
   transfer_ = nullptr;
   for (Bucket& state : states_) state.filled.store(0, std::memory_order_relaxed);
   next_ = 0;
-  std::fill(flags_.begin(), flags_.end(), 0);
   arrived_.store(0, std::memory_order_relaxed);
+  return completes;
 }
 
 }  // namespace tutti::internal

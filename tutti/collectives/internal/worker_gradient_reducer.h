@@ -14,7 +14,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -44,15 +43,7 @@ class WorkerGradientReducer final : public GradientReducer {
   void ready(size_t replica, size_t bucket, void* place) override;
   void help(size_t replica) override;
   [[nodiscard]] bool finish(size_t replica, ChunkFn reduced) override;
-  void reset() override;
-  std::span<uint8_t> flags() override { return flags_; }
-  void set_num_flags(size_t count) override { flags_.assign(count, 0); }
-  void set_statement(std::span<const double> numbers) override {
-    statement_.assign(numbers.begin(), numbers.end());
-  }
-  std::optional<Disagreement> disagreement() const override { return disagreement_; }
-  std::vector<std::byte>* attachment() override { return &attachment_; }
-  std::vector<std::span<const std::byte>> attachments() const override;
+  bool reset() override;
 
  private:
   struct alignas(64) Bucket {
@@ -71,12 +62,7 @@ class WorkerGradientReducer final : public GradientReducer {
   enum class Progress : uint8_t { kWithoutWaiting, kWhileBackwardRuns, kToEnd };
   bool progress(Progress how) TUTTI_REQUIRES(driver_);
   void start_bucket(size_t bucket) TUTTI_REQUIRES(driver_);
-  void drive_to_end() TUTTI_REQUIRES(driver_);
-  void check_size(const char* what, int rank, size_t bytes, size_t limit) const;
-  std::unique_ptr<Transfer> start_note(const char* name);
-  void finish_note(Transfer& note);
-  size_t stated(const std::vector<std::byte>& note, size_t* end) const;
-  void read_notes();
+  void check_size(int rank, size_t bytes, size_t limit) const;
   void clear() TUTTI_REQUIRES(driver_);
   void wait_until(const std::function<bool()>& over, const Deadline& deadline, const char* what);
   void thread_body();
@@ -88,13 +74,6 @@ class WorkerGradientReducer final : public GradientReducer {
   const std::optional<std::chrono::milliseconds> timeout_;
   const size_t replicas_;
   std::vector<Bucket> states_;
-  std::vector<uint8_t> flags_;
-  std::vector<double> statement_;
-  std::vector<std::byte> attachment_;
-  // The count of this worker's numbers, then its statement, flags and attachment, concatenated.
-  std::vector<std::byte> note_;
-  std::vector<std::vector<std::byte>> notes_;  // one per worker
-  std::optional<Disagreement> disagreement_;
 
   // The thread that holds the mutex advances the exchange.
   Mutex driver_;

@@ -59,7 +59,7 @@ void OptimizerCore::forget_failed_run(size_t replica) {
     const MutexLock lock(mutex_);
     if (failed_runs_ != failed_runs) {
       failed_runs_ = failed_runs;
-      reducer_->reset();
+      drop_sums();
       news_.store(true, std::memory_order_relaxed);
       different_.store(-1, std::memory_order_relaxed);
     }
@@ -70,6 +70,11 @@ void OptimizerCore::forget_failed_run(size_t replica) {
   end_window(replica);
   buckets_->forget(replica);
   sparse_->clear(replica);
+}
+
+// No replica may be giving gradients to the reducer.
+void OptimizerCore::drop_sums() {
+  if (reducer_->reset()) note_.exchange_dropped();
 }
 
 // The modules were converted to another dtype between runs, which all replicas detect.
@@ -134,7 +139,7 @@ void OptimizerCore::zero_grad(CallSite site) {
   note_backward(replica);
   if (buckets_->has_begun(replica)) {
     // Others may be summing gradients of this replica.
-    const auto work = [this] { reducer_->reset(); };
+    const auto work = [this] { drop_sums(); };
     meet(function, false, replica, site, work);
   }
   me.is_synchronized = false;
@@ -190,46 +195,40 @@ bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
     }
     return false;
   }
-  set_flags(replica);
-  const bool brings_buffers = !extended_.workers().is_alone() && replica == 0;
-  std::vector<std::byte>* const bytes = brings_buffers ? reducer_->attachment() : nullptr;
-  if (bytes != nullptr) modules_->pack_buffers(*bytes);
-  const bool handed_out = reducer_->finish(replica, reduced);
-  if (bytes != nullptr) {
-    modules_->take_buffers(reducer_->attachments());
-  } else if (brings_buffers) {
-    modules_->synchronize_buffers(0, 1);
+  if (replica == 0) {
+    note_.attach([this](std::vector<std::byte>& bytes) { modules_->pack_buffers(bytes); });
   }
+  bool handed_out = false;
+  note_.exchange(replica, [&] { handed_out = reducer_->finish(replica, reduced); });
+  modules_->synchronize_buffers(note_.attachments(), replica, replicas_.size());
   me.is_measured = with_norm && handed_out;
   return handed_out && with_update;
 }
 
 void OptimizerCore::collect_sparse(const char* function, size_t replica, CallSite site) {
   sparse_->collect(replica);
-  if (sparse_->empty() || extended_.workers().is_alone()) return;
+  if (sparse_->empty() || extended_.has_all_replicas()) return;
   const auto gather = [this] { sparse_->gather(extended_); };
   meet(function, false, replica, site, gather);
 }
 
 // Says which gradients this replica has: other workers must know which parameters are used at all.
+// All replicas have done so when the meeting begins in which the note is sent.
 void OptimizerCore::set_flags(size_t replica) {
-  const std::span<uint8_t> flags = reducer_->flags();
+  const std::span<uint8_t> flags = note_.flags();
   for (size_t s = 0; s < flags.size(); ++s) {
     if (!buckets_->was_filled(replica, s)) continue;
     std::atomic_ref<uint8_t>(flags[s]).store(1, std::memory_order_relaxed);
   }
 }
 
-// Called by one replica for all, after finish(), if there are other workers. Returns whether the
-// set of slots with gradients has changed.
-bool OptimizerCore::take_flags() {
-  bool news = false;
-  const std::span<uint8_t> flags = reducer_->flags();
+// After the meeting: whether the flags of all workers say something else than `live_`.
+bool OptimizerCore::flags_bring_news() const {
+  const std::span<const uint8_t> flags = note_.flags_of_all();
   for (size_t s = 0; s < flags.size(); ++s) {
-    news = news || (flags[s] != 0) != (live_[s] != 0);
-    live_[s] = std::exchange(flags[s], 0) != 0 ? 1 : 0;
+    if ((flags[s] != 0) != (live_[s] != 0)) return true;
   }
-  return news;
+  return false;
 }
 
 void OptimizerCore::synchronize(CallSite site) {
@@ -241,17 +240,18 @@ void OptimizerCore::synchronize(CallSite site) {
   if (me.is_synchronized) return;
   if (!buckets_->complete(replica, live_)) news_.store(true, std::memory_order_relaxed);
   collect_sparse(function, replica, site);
+  set_flags(replica);
   bool has_news = false;  // read in the meeting: the first to leave may add more
   const auto work = [&] {
-    has_news = news_.load(std::memory_order_relaxed) || !extended_.workers().is_alone();
+    has_news = news_.load(std::memory_order_relaxed);
     if (replica == 0) state_settings(/*is_step=*/false, 1);
     reduce(replica, false, false);
   };
   meet(function, true, replica, site, work);
   check_statement(replica);
-  if (has_news) {
+  if (has_news || flags_bring_news()) {
     const auto note = [this] {
-      if (take_flags()) news_.store(true, std::memory_order_relaxed);
+      news_.store(true, std::memory_order_relaxed);
       note_news();
     };
     meet(function, false, replica, site, note);
@@ -282,6 +282,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   } else {
     news = !buckets_->complete(replica, live_);
     collect_sparse(function, replica, site);
+    set_flags(replica);
   }
   if (news || !flat_->is_attached(replica) || (fused_ && state_->lacks_state(me.rules))) {
     news_.store(true, std::memory_order_relaxed);
@@ -298,7 +299,6 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     if (replica == 0) state_settings(/*is_step=*/true, mine.gradient_factor);
     const bool with_norm = needs_norm(mine);
     updated = reduce(replica, with_update, with_norm);
-    if (extended_.workers().is_alone()) modules_->synchronize_buffers(replica, replicas_.size());
   };
   meet(function, true, replica, site, first, argument, mine.gradient_factor, me.rules);
   if (!me.is_synchronized) check_statement(replica);
@@ -344,7 +344,7 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
 
 void OptimizerCore::note_news() {
   std::vector<std::string> missing;
-  const bool flags_tell = !reducer_->flags().empty();
+  const std::span<const uint8_t> flags = note_.flags_of_all();
   for (size_t s = 0; s < live_.size(); ++s) {
     bool everywhere = true;
     bool anywhere = false;
@@ -353,7 +353,7 @@ void OptimizerCore::note_news() {
       everywhere = everywhere && filled;
       anywhere = anywhere || filled;
     }
-    if (!flags_tell) live_[s] = anywhere ? 1 : 0;
+    live_[s] = anywhere || (!flags.empty() && flags[s] != 0) ? 1 : 0;
     const std::string& name = flat_->name(s);
     if (everywhere || std::count(named_missing_.begin(), named_missing_.end(), name) > 0) continue;
     missing.push_back(name);
@@ -376,7 +376,9 @@ void OptimizerCore::note_changed_gradients() {
 }
 
 void OptimizerCore::settle(const StepControl& control) {
-  if (!replicas_[0].is_synchronized && take_flags()) news_.store(true, std::memory_order_relaxed);
+  if (!replicas_[0].is_synchronized && flags_bring_news()) {
+    news_.store(true, std::memory_order_relaxed);
+  }
   if (news_.load(std::memory_order_relaxed)) {
     if (replicas_[0].is_synchronized) {
       note_changed_gradients();

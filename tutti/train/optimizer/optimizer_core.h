@@ -19,6 +19,7 @@
 
 #include "tutti/base/call_site.h"
 #include "tutti/base/mutex.h"
+#include "tutti/group/step_note.h"
 #include "tutti/train/optimizer/optimizer_options.h"
 #include "tutti/train/replicated_modules.h"
 #include "tutti/update_rules/update_rule.h"
@@ -123,6 +124,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   void build();
   void rebuild();
   void forget_failed_run(size_t replica);
+  void drop_sums();
   void update_synchronizing(size_t replica);
   void end_window(size_t replica);
 
@@ -140,7 +142,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   void settle(const StepControl& control);
   void collect_sparse(const char* function, size_t replica, CallSite site);
   void set_flags(size_t replica);
-  bool take_flags();
+  bool flags_bring_news() const;
   void note_news();
   void note_changed_gradients();
   void decide(const StepControl& control);
@@ -158,6 +160,7 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   DistributedOptimizerOptions options_;
   Update update_;
   StrategyExtended& extended_;
+  StepNote note_;
   bool fused_;
 
   std::vector<std::string> named_missing_;
@@ -174,7 +177,6 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   std::vector<double> square_sums_;  // of each chunk
   std::vector<uint8_t> finite_;
   Decision decision_;
-  std::vector<double> statement_;  // what must be equal on other workers
   std::vector<UpdateRule> stated_rules_;
   std::atomic<bool> news_{true};  // something settle() must look at
   std::atomic<size_t> next_chunk_{0};

@@ -150,25 +150,26 @@ double OptimizerCore::hash_of_part(std::vector<std::string>* names) const {
 }
 
 void OptimizerCore::state_settings(bool is_step, double gradient_factor) {
-  if (extended_.workers().is_alone() || replicas_[0].is_synchronized) return;
-  statement_.assign(kRules, 0);
-  statement_[kCheckEvery] = options_.check_every;
-  statement_[kHash] = hash_of_part(nullptr);
-  statement_[kIsStep] = is_step ? 1 : 0;
-  statement_[kFactor] = gradient_factor;
-  statement_[kClipNorm] = options_.clip_norm.value_or(0);
-  statement_[kAccumulate] = options_.accumulate;
-  statement_[kNonFinite] = static_cast<double>(options_.non_finite);
-  if (update_.rules) update_.rules(stated_rules_);
-  for (const UpdateRule& rule : stated_rules_) {
-    statement_.push_back(static_cast<double>(rule.index()));
-    append_options(rule, statement_);
-  }
-  reducer_->set_statement(statement_);
+  if (replicas_[0].is_synchronized) return;
+  note_.state([&](std::vector<double>& statement) {
+    statement.assign(kRules, 0);
+    statement[kCheckEvery] = options_.check_every;
+    statement[kHash] = hash_of_part(nullptr);
+    statement[kIsStep] = is_step ? 1 : 0;
+    statement[kFactor] = gradient_factor;
+    statement[kClipNorm] = options_.clip_norm.value_or(0);
+    statement[kAccumulate] = options_.accumulate;
+    statement[kNonFinite] = static_cast<double>(options_.non_finite);
+    if (update_.rules) update_.rules(stated_rules_);
+    for (const UpdateRule& rule : stated_rules_) {
+      statement.push_back(static_cast<double>(rule.index()));
+      append_options(rule, statement);
+    }
+  });
 }
 
 void OptimizerCore::check_statement(size_t replica) const {
-  const std::optional<GradientReducer::Disagreement> found = reducer_->disagreement();
+  const std::optional<StepNote::Disagreement>& found = note_.disagreement();
   if (!found) return;
   const auto& [workers, number, values, is_count] = *found;
   const int64_t step = replicas_[replica].steps + 1;

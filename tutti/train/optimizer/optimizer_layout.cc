@@ -89,6 +89,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ReplicatedModules> modules,
       options_(options),
       update_(std::move(update)),
       extended_(modules_->strategy().extended()),
+      note_(extended_.workers(), modules_->size(), extended_.communication_options().timeout),
       fused_(update_.rules != nullptr && options.fused),
       replicas_(modules_->size()) {
   check_options(options);
@@ -178,7 +179,7 @@ void OptimizerCore::build() {
       *flat_, *reducer_, [this](size_t replica) { forget_failed_run(replica); });
   state_ = fused_ ? std::make_unique<internal::FlatState>(*flat_) : nullptr;
   live_.assign(infos.size(), 0);
-  reducer_->set_num_flags(live_.size());
+  note_.set_num_flags(live_.size());
   square_sums_.assign(reducer_->chunks().size(), 0);
   finite_.assign(reducer_->chunks().size(), 1);
   for (size_t r = 0; r < replicas_.size(); ++r) update_synchronizing(r);
