@@ -26,7 +26,7 @@ LEVELS = [
     },
     {"group": {"rpc", "values", "nest", "device", "base"}},
     {"collectives": {"group", "values", "nest", "device", "base"}},
-    {"strategy": {"collectives", "group", "cluster", "rpc", "values", "data", "nest", "device", "base"}},
+    {"strategy": {"collectives", "group", "cluster", "rpc", "values", "data", "update_rules", "nest", "device", "base"}},
     {"train": {"strategy", "collectives", "group", "values", "data", "update_rules", "nest", "device", "base"}},
     {"program": {"strategy", "base"}},
     {

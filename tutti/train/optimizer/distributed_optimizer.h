@@ -25,6 +25,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "tutti/base/call_site.h"
+#include "tutti/train/optimizer/optimizer_arguments.h"
 #include "tutti/train/optimizer/optimizer_core.h"
 #include "tutti/train/optimizer/optimizer_options.h"
 #include "tutti/train/optimizer/torch_rules.h"

@@ -117,12 +117,12 @@ void FlatState::take_over(const FlatState& old) {
   }
 }
 
-int64_t FlatState::update(const GradientChunk& chunk, std::span<const UpdateRule> rules,
-                          double factor, int64_t updates, bool check) {
+int64_t FlatState::update(const GradientChunk& chunk, const Step& step) {
+  const double factor = step.factor;
   int64_t different = -1;
   for (const Piece& piece : pieces_[chunk.index]) {
     // Done before the first replica's parameters replace the others, while these are in a cache.
-    if (check && different < 0) different = find_difference(piece);
+    if (step.check && different < 0) different = find_difference(piece);
     const ParameterBuffer& buffer = flat_.layout().buffers[piece.buffer];
     double remaining = factor;
     if (factor != 1 && buffer.gradient == buffer.dtype && buffer.gradient == buffer.state) {
@@ -130,9 +130,9 @@ int64_t FlatState::update(const GradientChunk& chunk, std::span<const UpdateRule
       remaining = 1;
     }
     if (buffer.state == at::kDouble) {
-      update_piece<double>(piece, rules[piece.group], remaining, updates);
+      update_piece<double>(piece, step.rules[piece.group], remaining, step.updates);
     } else {
-      update_piece<float>(piece, rules[piece.group], remaining, updates);
+      update_piece<float>(piece, step.rules[piece.group], remaining, step.updates);
     }
     // 16 bits have too little precision for the product before it is used.
     if (remaining != 1 && buffer.gradient == buffer.dtype) scale_gradients(piece, factor);

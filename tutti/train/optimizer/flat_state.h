@@ -14,25 +14,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "tutti/device/arena.h"
+#include "tutti/strategy/parameter_store.h"
 #include "tutti/train/optimizer/flat_parameters.h"
 #include "tutti/update_rules/update_rule.h"
 
 namespace tutti::internal {
 
-/// A slot whose parameters differ between replica 0 and another replica; its code grows with the
-/// slot.
-struct Difference {
-  size_t slot = 0;
-  size_t replica = 0;
-
-  int64_t code() const { return static_cast<int64_t>(slot << 16 | replica); }
-  static Difference of(int64_t code) {
-    return {static_cast<size_t>(code) >> 16, static_cast<size_t>(code) & 0xffff};
-  }
-};
-
-/// Chunks may be updated concurrently; every other call must be alone.
-class FlatState {
+/// The store of one process, whose parameters are where the replicas use them: there is nothing to
+/// commit or to pull. Chunks may be updated concurrently; every other call must be alone.
+class FlatState final : public ParameterStore {
  public:
   explicit FlatState(FlatParameters& flat);
 
@@ -47,11 +37,10 @@ class FlatState {
   /// Takes over the state of another layout of the same parameters.
   void take_over(const FlatState& old);
 
-  /// Updates the parameters of all replicas in a chunk by the gradients of the first, times
-  /// `factor`; afterwards gradients that can be read hold the product too. With `check`, returns
-  /// the code of a Difference that existed before, or -1.
-  int64_t update(const GradientChunk& chunk, std::span<const UpdateRule> rules, double factor,
-                 int64_t updates, bool check);
+  /// Updates the parameters of all replicas by the gradients of the first.
+  int64_t update(const GradientChunk& chunk, const Step& step) override;
+  void commit(size_t) override {}
+  void pull(size_t) override {}
 
   /// Copies of the states of a parameter, in its shape; none before its first update.
   std::vector<at::Tensor> states_of(size_t parameter, const std::vector<UpdateRule>& rules) const;

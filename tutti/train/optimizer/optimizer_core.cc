@@ -24,15 +24,100 @@
 #include "tutti/base/log.h"
 #include "tutti/train/internal/weights.h"
 #include "tutti/train/loss.h"
-#include "tutti/train/optimizer/flat_kernels.h"
-#include "tutti/train/optimizer/flat_parameters.h"
-#include "tutti/train/optimizer/flat_state.h"
-#include "tutti/train/optimizer/gradient_buckets.h"
+#include "tutti/train/optimizer/drift_check.h"
 #include "tutti/train/optimizer/name_lists.h"
-#include "tutti/train/optimizer/sparse_parameters.h"
+#include "tutti/train/optimizer/optimizer_arguments.h"
+#include "tutti/train/optimizer/optimizer_memory.h"
 #include "tutti/train/optimizer/work_request.h"
 
 namespace tutti {
+
+// ---- memory ------------------------------------------------------------------------------------
+
+OptimizerCore::OptimizerCore(std::shared_ptr<ReplicatedModules> modules,
+                             const std::vector<std::vector<size_t>>& groups,
+                             const DistributedOptimizerOptions& options, Update update)
+    : modules_(std::move(modules)),
+      options_(options),
+      update_(std::move(update)),
+      extended_(modules_->strategy().extended()),
+      note_(extended_.workers(), modules_->size(), extended_.communication_options().timeout),
+      drift_(std::make_unique<internal::DriftCheck>(*modules_, options_)),
+      fused_(update_.rules != nullptr && options.fused),
+      replicas_(modules_->size()) {
+  internal::check_options(options);
+  modules_->check_outside_of_replicas("DistributedOptimizer",
+                                      "Make it outside of run(), once for all replicas.");
+  group_of_ = internal::groups_of_parameters(*modules_, groups);
+  std::vector<size_t> mine;
+  for (size_t i = 0; i < group_of_.size(); ++i) {
+    if (group_of_[i]) mine.push_back(i);
+  }
+  modules_->claim(mine, this);
+  const uint64_t failed_runs = extended_.failed_runs();
+  {
+    const MutexLock lock(mutex_);
+    failed_runs_ = failed_runs;
+  }
+  conversions_ = modules_->conversions();
+  for (Replica& replica : replicas_) {
+    replica.failed_runs = failed_runs;
+    replica.conversions = conversions_;
+  }
+  try {
+    lay_out();
+  } catch (...) {
+    modules_->release(this);
+    throw;
+  }
+}
+
+OptimizerCore::~OptimizerCore() { modules_->release(this); }
+
+std::vector<UpdateRule> OptimizerCore::current_rules() const {
+  std::vector<UpdateRule> rules;
+  if (update_.rules) update_.rules(rules);
+  return rules;
+}
+
+void OptimizerCore::lay_out() {
+  const internal::OptimizerMemoryRequest request = {
+      .modules = modules_,
+      .group_of = group_of_,
+      .options = options_,
+      .before_gradient = [this](size_t replica) { forget_failed_run(replica); }};
+  memory_ = std::make_unique<internal::OptimizerMemory>(
+      internal::lay_out(request, current_rules(), fused_));
+  fused_ = memory_->state != nullptr;
+  drift_->watch(*memory_->flat, memory_->unmanaged);
+  live_.assign(memory_->flat->layout().slots.size(), 0);
+  note_.set_num_flags(live_.size());
+  square_sums_.assign(memory_->reducer->chunks().size(), 0);
+  finite_.assign(memory_->reducer->chunks().size(), 1);
+  for (size_t r = 0; r < replicas_.size(); ++r) update_synchronizing(r);
+}
+
+// Called when the dtypes of the parameters have changed: all memory is laid out again. The sums of
+// this step, and the state, are taken over.
+void OptimizerCore::lay_out_again() {
+  std::vector<uint8_t> live = live_;
+  const std::unique_ptr<internal::OptimizerMemory> old = std::move(memory_);
+  old->buckets.reset();
+  lay_out();
+  internal::take_over(*memory_, *old, live);
+  live_ = std::move(live);
+  for (Replica& replica : replicas_) replica.is_measured = false;
+}
+
+size_t OptimizerCore::parameter_bytes() const { return memory_->parameter_bytes(); }
+size_t OptimizerCore::state_bytes() const { return memory_->state_bytes(); }
+
+std::vector<at::Tensor> OptimizerCore::states_of(const std::string& parameter) const {
+  const size_t number = modules_->parameter_index(parameter);
+  if (!fused_) return {};
+  std::vector<at::Tensor> states = memory_->state->states_of(number, replicas_[0].rules);
+  return states.empty() ? memory_->sparse->states_of(number) : states;
+}
 
 // ---- the caller --------------------------------------------------------------------------------
 
@@ -61,20 +146,20 @@ void OptimizerCore::forget_failed_run(size_t replica) {
       failed_runs_ = failed_runs;
       drop_sums();
       news_.store(true, std::memory_order_relaxed);
-      different_.store(-1, std::memory_order_relaxed);
+      drift_->forget();
     }
   }
   me.failed_runs = failed_runs;
   me.is_synchronized = false;
   me.no_sync = 0;
   end_window(replica);
-  buckets_->forget(replica);
-  sparse_->clear(replica);
+  memory_->buckets->forget(replica);
+  memory_->sparse->clear(replica);
 }
 
 // No replica may be giving gradients to the reducer.
 void OptimizerCore::drop_sums() {
-  if (reducer_->reset()) note_.exchange_dropped();
+  if (memory_->reducer->reset()) note_.exchange_dropped();
 }
 
 // The modules were converted to another dtype between runs, which all replicas detect.
@@ -83,8 +168,8 @@ void OptimizerCore::attach_converted(const char* function, size_t replica, CallS
   if (me.conversions == modules_->conversions()) return;
   const auto work = [this] {
     conversions_ = modules_->conversions();
-    if (flat_->has_layout_dtypes() && sparse_->empty()) return;
-    rebuild();
+    if (memory_->flat->has_layout_dtypes() && memory_->sparse->empty()) return;
+    lay_out_again();
     news_.store(true, std::memory_order_relaxed);
   };
   meet(function, false, replica, site, work, "conversions",
@@ -94,8 +179,8 @@ void OptimizerCore::attach_converted(const char* function, size_t replica, CallS
 
 void OptimizerCore::update_synchronizing(size_t replica) {
   const Replica& me = replicas_[replica];
-  buckets_->set_synchronizing(replica,
-                              me.no_sync == 0 && me.micro_steps + 1 >= options_.accumulate);
+  memory_->buckets->set_synchronizing(replica,
+                                      me.no_sync == 0 && me.micro_steps + 1 >= options_.accumulate);
 }
 
 void OptimizerCore::end_window(size_t replica) {
@@ -126,7 +211,7 @@ std::shared_ptr<void> OptimizerCore::no_sync(CallSite site) {
 // Dropping gradients drops the weights of their losses, but not that of a later loss.
 void OptimizerCore::note_backward(size_t replica) {
   Replica& me = replicas_[replica];
-  if (buckets_->take_backward_ran(replica)) me.used_weight = me.total_weight;
+  if (memory_->buckets->take_backward_ran(replica)) me.used_weight = me.total_weight;
 }
 
 void OptimizerCore::zero_grad(CallSite site) {
@@ -137,7 +222,7 @@ void OptimizerCore::zero_grad(CallSite site) {
   Replica& me = replicas_[replica];
   if (me.micro_steps > 0) return;
   note_backward(replica);
-  if (buckets_->has_begun(replica)) {
+  if (memory_->buckets->has_begun(replica)) {
     // Others may be summing gradients of this replica.
     const auto work = [this] { drop_sums(); };
     meet(function, false, replica, site, work);
@@ -145,8 +230,8 @@ void OptimizerCore::zero_grad(CallSite site) {
   me.is_synchronized = false;
   me.total_weight -= me.used_weight;
   me.used_weight = 0;
-  buckets_->clear(replica);
-  sparse_->clear(replica);
+  memory_->buckets->clear(replica);
+  memory_->sparse->clear(replica);
 }
 
 bool OptimizerCore::needs_norm(const StepControl& control) const {
@@ -155,24 +240,12 @@ bool OptimizerCore::needs_norm(const StepControl& control) const {
 
 // Each chunk can be updated as soon as it is summed.
 bool OptimizerCore::is_simple(const StepControl& control, const Replica& me) const {
-  return fused_ && sparse_->empty() && !needs_norm(control) && control.gradient_factor == 1 &&
-         !me.is_synchronized;
+  return fused_ && memory_->sparse->empty() && !needs_norm(control) &&
+         control.gradient_factor == 1 && !me.is_synchronized;
 }
 
 void OptimizerCore::measure(const GradientChunk& chunk) {
-  const at::Tensor& memory = reducer_->buckets()[chunk.bucket].memory[0];
-  if (!memory.device().is_cpu() || !memory.is_floating_point()) {
-    const c10::AutoGradMode no_grad(false);
-    const at::Tensor part = memory.narrow(0, chunk.begin, chunk.end - chunk.begin).abs();
-    square_sums_[chunk.index] = part.to(at::kDouble).square().sum().item<double>();
-    finite_[chunk.index] = part.isfinite().all().item<bool>() ? 1 : 0;
-    return;
-  }
-  const size_t slot = flat_->layout().buckets[chunk.bucket].first_slot;
-  const auto* const data = static_cast<const std::byte*>(flat_->gradient_place(0, slot));
-  const auto sum = internal::square_sum(
-      memory.scalar_type(), data + chunk.begin * static_cast<int64_t>(memory.element_size()),
-      chunk.end - chunk.begin);
+  const internal::SquareSum sum = memory_->square_sum(chunk);
   square_sums_[chunk.index] = sum.sum;
   finite_[chunk.index] = sum.finite ? 1 : 0;
 }
@@ -181,17 +254,21 @@ void OptimizerCore::measure(const GradientChunk& chunk) {
 bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
   Replica& me = replicas_[replica];
   me.is_measured = with_norm;
-  if (!me.is_synchronized) sparse_->sum(replica);
+  if (!me.is_synchronized) memory_->sparse->sum(replica);
+  ParameterStore* const store = memory_->state.get();
+  const ParameterStore::Step update{
+      .rules = me.rules, .updates = me.updates, .check = drift_->is_on()};
   const auto reduced = [&](const GradientChunk& chunk) {
     if (with_update) {
-      note_difference(state_->update(chunk, me.rules, 1, me.updates, options_.check_every > 0));
+      drift_->note(store->update(chunk, update));
     } else if (with_norm) {
       measure(chunk);
     }
   };
   if (me.is_synchronized) {
-    for (size_t i = replica; with_norm && i < reducer_->chunks().size(); i += replicas_.size()) {
-      measure(reducer_->chunks()[i]);
+    for (size_t i = replica; with_norm && i < memory_->reducer->chunks().size();
+         i += replicas_.size()) {
+      measure(memory_->reducer->chunks()[i]);
     }
     return false;
   }
@@ -199,17 +276,26 @@ bool OptimizerCore::reduce(size_t replica, bool with_update, bool with_norm) {
     note_.attach([this](std::vector<std::byte>& bytes) { modules_->pack_buffers(bytes); });
   }
   bool handed_out = false;
-  note_.exchange(replica, [&] { handed_out = reducer_->finish(replica, reduced); });
+  note_.exchange(replica, [&] { handed_out = memory_->reducer->finish(replica, reduced); });
   modules_->synchronize_buffers(note_.attachments(), replica, replicas_.size());
   me.is_measured = with_norm && handed_out;
-  return handed_out && with_update;
+  if (!handed_out || !with_update) return false;
+  store->commit(replica);
+  return true;
 }
 
 void OptimizerCore::collect_sparse(const char* function, size_t replica, CallSite site) {
-  sparse_->collect(replica);
-  if (sparse_->empty() || extended_.has_all_replicas()) return;
-  const auto gather = [this] { sparse_->gather(extended_); };
+  memory_->sparse->collect(replica);
+  if (memory_->sparse->empty() || extended_.has_all_replicas()) return;
+  const auto gather = [this] { memory_->sparse->gather(extended_); };
   meet(function, false, replica, site, gather);
+}
+
+// What determines the update, for the other workers.
+void OptimizerCore::state(bool is_step, double gradient_factor) {
+  note_.state([&](std::vector<double>& statement) {
+    drift_->state({is_step, gradient_factor}, current_rules(), replicas_[0].steps, statement);
+  });
 }
 
 // Says which gradients this replica has: other workers must know which parameters are used at all.
@@ -217,7 +303,7 @@ void OptimizerCore::collect_sparse(const char* function, size_t replica, CallSit
 void OptimizerCore::set_flags(size_t replica) {
   const std::span<uint8_t> flags = note_.flags();
   for (size_t s = 0; s < flags.size(); ++s) {
-    if (!buckets_->was_filled(replica, s)) continue;
+    if (!memory_->buckets->was_filled(replica, s)) continue;
     std::atomic_ref<uint8_t>(flags[s]).store(1, std::memory_order_relaxed);
   }
 }
@@ -238,17 +324,17 @@ void OptimizerCore::synchronize(CallSite site) {
   attach_converted(function, replica, site);
   Replica& me = replicas_[replica];
   if (me.is_synchronized) return;
-  if (!buckets_->complete(replica, live_)) news_.store(true, std::memory_order_relaxed);
+  if (!memory_->buckets->complete(replica, live_)) news_.store(true, std::memory_order_relaxed);
   collect_sparse(function, replica, site);
   set_flags(replica);
   bool has_news = false;  // read in the meeting: the first to leave may add more
   const auto work = [&] {
     has_news = news_.load(std::memory_order_relaxed);
-    if (replica == 0) state_settings(/*is_step=*/false, 1);
+    if (replica == 0) state(/*is_step=*/false, 1);
     reduce(replica, false, false);
   };
   meet(function, true, replica, site, work);
-  check_statement(replica);
+  drift_->check_workers(note_, me.steps);
   if (has_news || flags_bring_news()) {
     const auto note = [this] {
       news_.store(true, std::memory_order_relaxed);
@@ -256,8 +342,8 @@ void OptimizerCore::synchronize(CallSite site) {
     };
     meet(function, false, replica, site, note);
   }
-  buckets_->publish(replica, live_, 1);
-  sparse_->publish(replica);
+  memory_->buckets->publish(replica, live_, 1);
+  memory_->sparse->publish(replica);
   me.is_synchronized = true;
 }
 
@@ -278,16 +364,17 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   if (update_.rules) update_.rules(me.rules);
   bool news = false;
   if (me.is_synchronized) {
-    news = !buckets_->take_changes(replica, live_);
+    news = !memory_->buckets->take_changes(replica, live_);
   } else {
-    news = !buckets_->complete(replica, live_);
+    news = !memory_->buckets->complete(replica, live_);
     collect_sparse(function, replica, site);
     set_flags(replica);
   }
-  if (news || !flat_->is_attached(replica) || (fused_ && state_->lacks_state(me.rules))) {
+  if (news || !memory_->flat->is_attached(replica) ||
+      (fused_ && memory_->state->lacks_state(me.rules))) {
     news_.store(true, std::memory_order_relaxed);
   }
-  hash_share(replica);
+  drift_->hash_share(replica, me.steps);
 
   // Must be equal on all replicas; otherwise the meeting is an error.
   const char* const argument =
@@ -295,15 +382,15 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
   bool updated = false;
   const auto first = [&] {
     const bool with_update = simple && !news_.load(std::memory_order_relaxed);
-    if (!fused_) compare_share(replica);
-    if (replica == 0) state_settings(/*is_step=*/true, mine.gradient_factor);
+    if (!fused_) drift_->compare_copies(replica);
+    if (replica == 0 && !me.is_synchronized) state(/*is_step=*/true, mine.gradient_factor);
     const bool with_norm = needs_norm(mine);
     updated = reduce(replica, with_update, with_norm);
   };
   meet(function, true, replica, site, first, argument, mine.gradient_factor, me.rules);
-  if (!me.is_synchronized) check_statement(replica);
-  check_hashes(replica);
-  check_difference(replica);
+  if (!me.is_synchronized) drift_->check_workers(note_, me.steps);
+  drift_->check_hashes(replica, me.steps);
+  drift_->check_copies(me.steps);
   StepResult result{.updated = true};
   if (!updated) {
     const auto look = [&] { settle(mine); };
@@ -320,20 +407,21 @@ StepResult OptimizerCore::step(const StepControl& control, CallSite site) {
     if (decision_.apply) {
       const auto share = [&] { update_share(replica); };
       meet(function, true, replica, site, share);
-      check_difference(replica);
+      drift_->check_copies(me.steps);
     }
   }
   if (fused_ || !result.updated) {
-    buckets_->publish(replica, live_, result.updated && !updated ? decision_.factor : 1);
+    memory_->buckets->publish(replica, live_, result.updated && !updated ? decision_.factor : 1);
   }
-  buckets_->release_places(replica);
-  sparse_->publish(replica);
+  memory_->buckets->release_places(replica);
+  memory_->sparse->publish(replica);
   me.is_synchronized = false;
   ++me.steps;
   if (result.updated) {
     ++me.updates;
+    if (fused_) memory_->state->pull(replica);
     for (size_t s = 0; s < live_.size(); ++s) {
-      flat_->parameter(replica, s).unsafeGetTensorImpl()->bump_version();
+      memory_->flat->parameter(replica, s).unsafeGetTensorImpl()->bump_version();
     }
   }
   end_window(replica);
@@ -349,12 +437,12 @@ void OptimizerCore::note_news() {
     bool everywhere = true;
     bool anywhere = false;
     for (size_t r = 0; r < replicas_.size(); ++r) {
-      const bool filled = buckets_->was_filled(r, s);
+      const bool filled = memory_->buckets->was_filled(r, s);
       everywhere = everywhere && filled;
       anywhere = anywhere || filled;
     }
     live_[s] = anywhere || (!flags.empty() && flags[s] != 0) ? 1 : 0;
-    const std::string& name = flat_->name(s);
+    const std::string& name = memory_->flat->name(s);
     if (everywhere || std::count(named_missing_.begin(), named_missing_.end(), name) > 0) continue;
     missing.push_back(name);
     named_missing_.push_back(name);
@@ -372,7 +460,7 @@ void OptimizerCore::note_news() {
 // After synchronize() the program may have dropped gradients, or set its own. It must do so on all
 // replicas of all workers.
 void OptimizerCore::note_changed_gradients() {
-  for (size_t s = 0; s < live_.size(); ++s) live_[s] = buckets_->has_gradient(0, s) ? 1 : 0;
+  for (size_t s = 0; s < live_.size(); ++s) live_[s] = memory_->buckets->has_gradient(0, s) ? 1 : 0;
 }
 
 void OptimizerCore::settle(const StepControl& control) {
@@ -386,40 +474,42 @@ void OptimizerCore::settle(const StepControl& control) {
       note_news();
     }
     bool attached = true;
-    for (size_t r = 0; r < replicas_.size(); ++r) attached = attached && flat_->is_attached(r);
+    for (size_t r = 0; r < replicas_.size(); ++r)
+      attached = attached && memory_->flat->is_attached(r);
     if (!attached) {
-      if (flat_->has_layout_dtypes()) {
-        flat_->attach();
+      if (memory_->flat->has_layout_dtypes()) {
+        memory_->flat->attach();
       } else {
-        rebuild();
+        lay_out_again();
       }
-      buckets_->add_hooks();
+      memory_->buckets->add_hooks();
     }
-    sparse_->alias();
+    memory_->sparse->alias();
     if (fused_) {
-      state_->prepare(replicas_[0].rules, live_, reducer_->chunks(), replicas_[0].updates);
-      sparse_->prepare(replicas_[0].rules);
+      memory_->state->prepare(replicas_[0].rules, live_, memory_->reducer->chunks(),
+                              replicas_[0].updates);
+      memory_->sparse->prepare(replicas_[0].rules);
     }
     news_.store(false, std::memory_order_relaxed);
   }
   decide(control);
   next_chunk_.store(0, std::memory_order_relaxed);
   if (!decision_.apply) return;
-  sparse_->count_update();
-  if (decision_.factor != 1) sparse_->scale(decision_.factor);
+  memory_->sparse->count_update();
+  if (decision_.factor != 1) memory_->sparse->scale(decision_.factor);
   if (fused_) return;
   publish_scaled(0);
-  sparse_->publish(0);
+  memory_->sparse->publish(0);
   update_.step();
 }
 
 void OptimizerCore::publish_scaled(size_t replica) {
-  buckets_->publish(replica, live_, decision_.factor);
+  memory_->buckets->publish(replica, live_, decision_.factor);
   if (decision_.factor == 1) return;
   const c10::AutoGradMode no_grad(false);
-  for (size_t s = 0; s < flat_->layout().slots.size(); ++s) {
-    at::Tensor& gradient = flat_->parameter(replica, s).mutable_grad();
-    if (gradient.defined() && flat_->is_attachable(s)) gradient.mul_(decision_.factor);
+  for (size_t s = 0; s < memory_->flat->layout().slots.size(); ++s) {
+    at::Tensor& gradient = memory_->flat->parameter(replica, s).mutable_grad();
+    if (gradient.defined() && memory_->flat->is_attachable(s)) gradient.mul_(decision_.factor);
   }
 }
 
@@ -428,7 +518,7 @@ void OptimizerCore::decide(const StepControl& control) {
   decision_.factor = control.gradient_factor;
   if (!needs_norm(control)) return;
   if (!replicas_[0].is_measured) {
-    for (const GradientChunk& chunk : reducer_->chunks()) measure(chunk);
+    for (const GradientChunk& chunk : memory_->reducer->chunks()) measure(chunk);
   }
   double sum = 0;
   bool finite = true;
@@ -436,14 +526,14 @@ void OptimizerCore::decide(const StepControl& control) {
     sum += square_sums_[c];
     finite = finite && finite_[c] != 0;
   }
-  sum += sparse_->square_sum();
-  finite = finite && sparse_->is_finite();
+  sum += memory_->sparse->square_sum();
+  finite = finite && memory_->sparse->is_finite();
   decision_.norm = std::sqrt(sum) * std::abs(control.gradient_factor);
   const bool check = control.skip_non_finite || options_.non_finite != NonFinite::kIgnore;
   if (check && !finite) {
     decision_.apply = false;
     decision_.overflow = true;
-    decision_.non_finite = first_non_finite();
+    decision_.non_finite = internal::first_few(memory_->non_finite());
     return;
   }
   if (options_.clip_norm && decision_.norm > *options_.clip_norm) {
@@ -451,37 +541,32 @@ void OptimizerCore::decide(const StepControl& control) {
   }
 }
 
-std::string OptimizerCore::first_non_finite() const {
-  std::vector<std::string> names = sparse_->non_finite();
-  for (size_t s = live_.size(); s-- > 0;) {
-    const at::Tensor& gradient = flat_->parameter(0, s).grad();
-    if (gradient.defined() && !gradient.isfinite().all().item<bool>()) {
-      names.push_back(flat_->name(s));
-    }
-  }
-  return internal::first_few(std::move(names));
-}
-
 void OptimizerCore::update_share(size_t replica) {
   const Replica& me = replicas_[replica];
   if (!fused_) {
     const c10::AutoGradMode no_grad(false);
-    sparse_->copy_tables(replica);
+    memory_->sparse->copy_tables(replica);
     if (replica > 0) publish_scaled(replica);
-    if (flat_->is_shared() || replica == 0) return;
-    for (size_t b = 0; b < flat_->layout().buffers.size(); ++b) {
-      const at::Tensor values = flat_->values(replica, b);
-      values.copy_(flat_->values(0, b));
+    if (memory_->flat->is_shared() || replica == 0) return;
+    for (size_t b = 0; b < memory_->flat->layout().buffers.size(); ++b) {
+      const at::Tensor values = memory_->flat->values(replica, b);
+      values.copy_(memory_->flat->values(0, b));
     }
     return;
   }
-  sparse_->update(replica, me.rules, 1);  // already scaled
+  memory_->sparse->update(replica, me.rules, 1);  // already scaled
+  ParameterStore& store = *memory_->state;
+  const ParameterStore::Step update{.rules = me.rules,
+                                    .factor = decision_.factor,
+                                    .updates = me.updates,
+                                    .check = drift_->is_on()};
+  const std::vector<GradientChunk>& chunks = memory_->reducer->chunks();
   while (true) {
     const size_t next = next_chunk_.fetch_add(1, std::memory_order_relaxed);
-    if (next >= reducer_->chunks().size()) return;
-    note_difference(state_->update(reducer_->chunks()[next], me.rules, decision_.factor, me.updates,
-                                   options_.check_every > 0));
+    if (next >= chunks.size()) break;
+    drift_->note(store.update(chunks[next], update));
   }
+  store.commit(replica);
 }
 
 // ---- losses ------------------------------------------------------------------------------------

@@ -3,6 +3,19 @@
 // What every DistributedOptimizer does, without the C++ type of the optimizer: gradients of all
 // replicas are summed, all replicas decide together whether and how to update, and the update is
 // made once and is visible to all. distributed_optimizer.h has the class that programs use.
+//
+// Who owns which state of a gradient, of each replica and each parameter:
+//
+//   the tensor                LibTorch, as .grad(); the program may change it between steps
+//   its memory                FlatParameters: a slot, or where backward has put it (if large)
+//   which tensor it was, and  GradientBuckets::Replica: from the hook that takes it, or the end of
+//   whether it is complete    a step, to publish() or clear()
+//   the bucket it is in       GradientReducer: from ready() until finish() has summed it
+//   whether it counts         OptimizerCore::live_: whether any replica of any worker has one
+//   updates that left it out  FlatState::Share, for rules that count updates
+//
+// OptimizerCore::Replica has what concerns a step as a whole: whether it holds sums already,
+// backward passes so far, the weights of their losses.
 
 #pragma once
 
@@ -25,20 +38,10 @@
 #include "tutti/update_rules/update_rule.h"
 
 namespace tutti {
-
 namespace internal {
 
-[[noreturn]] void throw_no_group_support(size_t groups);
-[[noreturn]] void throw_empty_groups();
-
-/// Throws kInvalidArgument if the groups have no parameters, and warns if none can be trained.
-void check_parameters(const ReplicatedModules& modules,
-                      const std::vector<std::vector<size_t>>& groups);
-
-class FlatParameters;
-class FlatState;
-class GradientBuckets;
-class SparseParameters;
+class DriftCheck;
+struct OptimizerMemory;
 }  // namespace internal
 
 /// Unless stated otherwise, every replica calls these functions in the step function, on its own
@@ -104,8 +107,6 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
     double used_weight = 0;  // of losses whose backward has run
     uint64_t conversions = 0;
     std::vector<UpdateRule> rules;
-    // Values of this step and of the last, which a slower replica may still compare.
-    std::array<std::vector<uint64_t>, 2> hashes;
   };
 
   // What all replicas decided about a step.
@@ -121,8 +122,9 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   void meet(const char* function, bool all, size_t replica, CallSite site, FunctionRef<void()> work,
             const char* argument = nullptr, double value = 0,
             std::span<const UpdateRule> rules = {});
-  void build();
-  void rebuild();
+  std::vector<UpdateRule> current_rules() const;
+  void lay_out();
+  void lay_out_again();
   void forget_failed_run(size_t replica);
   void drop_sums();
   void update_synchronizing(size_t replica);
@@ -132,28 +134,18 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   bool is_simple(const StepControl& control, const Replica& me) const;
   void attach_converted(const char* function, size_t replica, CallSite site);
   void note_backward(size_t replica);
-  void note_difference(int64_t code);
-  void compare_share(size_t replica);
-  void check_difference(size_t replica);
-  [[noreturn]] void throw_difference(const std::string& name, size_t other, size_t replica) const;
   void publish_scaled(size_t replica);
   bool reduce(size_t replica, bool with_update, bool with_norm);
   void measure(const GradientChunk& chunk);
   void settle(const StepControl& control);
   void collect_sparse(const char* function, size_t replica, CallSite site);
+  void state(bool is_step, double gradient_factor);
   void set_flags(size_t replica);
   bool flags_bring_news() const;
   void note_news();
   void note_changed_gradients();
   void decide(const StepControl& control);
-  std::string first_non_finite() const;
-  std::vector<size_t> choose_sparse() const;
   void update_share(size_t replica);
-  void hash_share(size_t replica);
-  void check_hashes(size_t replica);
-  void state_settings(bool is_step, double gradient_factor);
-  double hash_of_part(std::vector<std::string>* names) const;
-  void check_statement(size_t replica) const;
 
   std::shared_ptr<ReplicatedModules> modules_;
   std::vector<std::optional<size_t>> group_of_;
@@ -161,26 +153,19 @@ class OptimizerCore : public std::enable_shared_from_this<OptimizerCore> {
   Update update_;
   StrategyExtended& extended_;
   StepNote note_;
-  bool fused_;
+  std::unique_ptr<internal::DriftCheck> drift_;
+  bool fused_;  // memory_->state makes the updates
 
   std::vector<std::string> named_missing_;
-  std::vector<size_t> unmanaged_;  // parameters that are compared by their hashes
-
-  std::unique_ptr<internal::FlatParameters> flat_;
-  std::unique_ptr<GradientReducer> reducer_;
-  std::unique_ptr<internal::GradientBuckets> buckets_;
-  std::unique_ptr<internal::FlatState> state_;
-  std::unique_ptr<internal::SparseParameters> sparse_;
+  std::unique_ptr<internal::OptimizerMemory> memory_;
 
   std::vector<Replica> replicas_;
   std::vector<uint8_t> live_;        // slots that any replica of any worker has a gradient of
   std::vector<double> square_sums_;  // of each chunk
   std::vector<uint8_t> finite_;
   Decision decision_;
-  std::vector<UpdateRule> stated_rules_;
   std::atomic<bool> news_{true};  // something settle() must look at
   std::atomic<size_t> next_chunk_{0};
-  std::atomic<int64_t> different_{-1};  // internal::Difference between replicas
   Mutex mutex_;
   uint64_t failed_runs_ TUTTI_GUARDED_BY(mutex_) = 0;
   uint64_t conversions_ = 0;  // of the modules, as of the current layout

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Detects replicas, and workers, whose parameters or settings drift apart.
+
+#include "tutti/train/optimizer/drift_check.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <string>
+#include <optional>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/hash.h"
+#include "tutti/strategy/parameter_store.h"
 #include "tutti/train/optimizer/flat_kernels.h"
-#include "tutti/train/optimizer/flat_parameters.h"
-#include "tutti/train/optimizer/flat_state.h"
 #include "tutti/train/optimizer/name_lists.h"
-#include "tutti/train/optimizer/optimizer_core.h"
 
-namespace tutti {
+namespace tutti::internal {
 namespace {
 
 // The first numbers of a statement; kind and options of each group's rule follow.
@@ -43,91 +40,90 @@ std::string rule_name(double index) {
 
 }  // namespace
 
-// ---- replicas that drift apart -----------------------------------------------------------------
-//
-// Parameters of the optimizer are compared when they are updated, while they are in a cache; those
-// that it does not update are compared by a hash, a part of them in each step.
+DriftCheck::DriftCheck(const ReplicatedModules& modules, const DistributedOptimizerOptions& options)
+    : modules_(modules), options_(options), replicas_(modules.size()) {}
 
-void OptimizerCore::note_difference(int64_t code) {
+void DriftCheck::watch(const FlatParameters& flat, std::vector<size_t> unmanaged) {
+  flat_ = &flat;
+  unmanaged_ = std::move(unmanaged);
+}
+
+// ---- replicas that drift apart -----------------------------------------------------------------
+
+void DriftCheck::note(int64_t code) {
   int64_t seen = different_.load(std::memory_order_relaxed);
   // The last slot is the first parameter.
   while (code > seen && !different_.compare_exchange_weak(seen, code, std::memory_order_relaxed)) {
   }
 }
 
-void OptimizerCore::compare_share(size_t replica) {
-  if (options_.check_every == 0 || flat_->is_shared() || replica == 0) return;
+void DriftCheck::compare_copies(size_t replica) {
+  if (!is_on() || flat_->is_shared() || replica == 0) return;
   for (size_t s = 0; s < flat_->layout().slots.size(); ++s) {
     const at::Tensor& mine = flat_->parameter(replica, s);
     const at::Tensor& first = flat_->parameter(0, s);
     if (!mine.device().is_cpu() || !mine.is_contiguous() || !first.is_contiguous()) continue;
     if (mine.nbytes() != first.nbytes()) continue;
-    if (!internal::same_bytes(mine.data_ptr(), first.data_ptr(), mine.nbytes())) {
-      note_difference(internal::Difference{s, replica}.code());
+    if (!same_bytes(mine.data_ptr(), first.data_ptr(), mine.nbytes())) {
+      note(Difference{s, replica}.code());
     }
   }
 }
 
-void OptimizerCore::check_difference(size_t replica) {
+void DriftCheck::check_copies(int64_t steps) const {
   const int64_t code = different_.load(std::memory_order_relaxed);
   if (code < 0) return;
-  const auto difference = internal::Difference::of(code);
-  throw_difference(flat_->name(difference.slot), difference.replica, replica);
+  const auto difference = Difference::of(code);
+  throw_difference(flat_->name(difference.slot), difference.replica, steps);
 }
 
-void OptimizerCore::throw_difference(const std::string& name, size_t other, size_t replica) const {
+void DriftCheck::throw_difference(const std::string& name, size_t replica, int64_t steps) {
   throw Error(ErrorCode::kDataLoss,
-              message("DistributedOptimizer::step: the parameter '", name, "' of replica ", other,
-                      " differs from that of replica 0 in step ", replicas_[replica].steps + 1,
+              message("DistributedOptimizer::step: the parameter '", name, "' of replica ", replica,
+                      " differs from that of replica 0 in step ", steps + 1,
                       ". Something changed it on one replica only. Change parameters outside of "
                       "run(), on all copies (for_each(), copy_from_primary()), or load a "
                       "checkpoint."));
 }
 
-void OptimizerCore::hash_share(size_t replica) {
-  Replica& me = replicas_[replica];
-  std::vector<uint64_t>& hashes = me.hashes[me.steps % 2];
+void DriftCheck::hash_share(size_t replica, int64_t steps) {
+  std::vector<uint64_t>& hashes = replicas_[replica].hashes[steps % 2];
   hashes.clear();
-  if (options_.check_every == 0 || replicas_.size() == 1 || flat_->is_shared()) return;
+  if (!is_on() || replicas_.size() == 1 || flat_->is_shared()) return;
   const auto every = static_cast<size_t>(options_.check_every);
-  for (size_t i = static_cast<size_t>(me.steps) % every; i < unmanaged_.size(); i += every) {
-    const at::Tensor& parameter = modules_->parameter(replica, unmanaged_[i]);
+  for (size_t i = static_cast<size_t>(steps) % every; i < unmanaged_.size(); i += every) {
+    const at::Tensor& parameter = modules_.parameter(replica, unmanaged_[i]);
     const bool readable = parameter.device().is_cpu() && parameter.is_contiguous();
-    hashes.push_back(readable ? internal::hash_bytes(parameter.data_ptr(), parameter.nbytes()) : 0);
+    hashes.push_back(readable ? hash_bytes(parameter.data_ptr(), parameter.nbytes()) : 0);
   }
 }
 
-void OptimizerCore::check_hashes(size_t replica) {
-  const Replica& me = replicas_[replica];
+void DriftCheck::check_hashes(size_t replica, int64_t steps) const {
   const auto hashes = [&](size_t r) -> const std::vector<uint64_t>& {
-    return replicas_[r].hashes[me.steps % 2];
+    return replicas_[r].hashes[steps % 2];
   };
   for (size_t i = 0; i < hashes(replica).size(); ++i) {
     for (size_t r = 1; r < replicas_.size(); ++r) {
       if (hashes(r)[i] == hashes(0)[i]) continue;
       const auto every = static_cast<size_t>(options_.check_every);
-      const size_t due = static_cast<size_t>(me.steps) % every + i * every;
-      throw_difference(modules_->parameter_names()[unmanaged_[due]], r, replica);
+      const size_t due = static_cast<size_t>(steps) % every + i * every;
+      throw_difference(modules_.parameter_names()[unmanaged_[due]], r, steps);
     }
   }
 }
 
 // ---- workers that drift apart ------------------------------------------------------------------
-//
-// What determines an update exists once in a worker. Other workers have their own, so it is sent
-// along with the gradients, with a hash of a part of the parameters: all of them in `check_every`
-// steps.
 
 // Hashes the first replica's part of this step, or only names the parameters in that part.
-double OptimizerCore::hash_of_part(std::vector<std::string>* names) const {
-  if (options_.check_every == 0) return 0;
+double DriftCheck::hash_of_part(int64_t steps, std::vector<std::string>* names) const {
+  if (!is_on()) return 0;
   const auto every = static_cast<size_t>(options_.check_every);
-  const size_t turn = static_cast<size_t>(replicas_[0].steps) % every;
+  const size_t turn = static_cast<size_t>(steps) % every;
   uint64_t hash = 0;
   const auto add = [&](const at::Tensor& values, size_t begin, size_t end) {
     if (names != nullptr || end == begin || !values.device().is_cpu()) return;
     const auto* const data = static_cast<const std::byte*>(values.data_ptr());
-    hash = multiplied(hash, internal::hash_bytes(data + begin, end - begin));
+    hash = multiplied(hash, hash_bytes(data + begin, end - begin));
   };
   for (size_t b = 0; b < flat_->layout().buffers.size(); ++b) {
     const at::Tensor& values = flat_->values(0, b);
@@ -142,46 +138,44 @@ double OptimizerCore::hash_of_part(std::vector<std::string>* names) const {
     }
   }
   for (size_t i = turn; i < unmanaged_.size(); i += every) {
-    const at::Tensor& parameter = modules_->parameter(0, unmanaged_[i]);
-    if (names != nullptr) names->push_back(modules_->parameter_names()[unmanaged_[i]]);
+    const at::Tensor& parameter = modules_.parameter(0, unmanaged_[i]);
+    if (names != nullptr) names->push_back(modules_.parameter_names()[unmanaged_[i]]);
     if (parameter.is_contiguous()) add(parameter, 0, parameter.nbytes());
   }
   return std::bit_cast<double>(hash);
 }
 
-void OptimizerCore::state_settings(bool is_step, double gradient_factor) {
-  if (replicas_[0].is_synchronized) return;
-  note_.state([&](std::vector<double>& statement) {
-    statement.assign(kRules, 0);
-    statement[kCheckEvery] = options_.check_every;
-    statement[kHash] = hash_of_part(nullptr);
-    statement[kIsStep] = is_step ? 1 : 0;
-    statement[kFactor] = gradient_factor;
-    statement[kClipNorm] = options_.clip_norm.value_or(0);
-    statement[kAccumulate] = options_.accumulate;
-    statement[kNonFinite] = static_cast<double>(options_.non_finite);
-    if (update_.rules) update_.rules(stated_rules_);
-    for (const UpdateRule& rule : stated_rules_) {
-      statement.push_back(static_cast<double>(rule.index()));
-      append_options(rule, statement);
-    }
-  });
+void DriftCheck::state(const Settings& settings, std::vector<UpdateRule> rules, int64_t steps,
+                       std::vector<double>& statement) {
+  stated_rules_ = std::move(rules);
+  statement.assign(kRules, 0);
+  statement[kCheckEvery] = options_.check_every;
+  statement[kHash] = hash_of_part(steps, nullptr);
+  statement[kIsStep] = settings.is_step ? 1 : 0;
+  statement[kFactor] = settings.gradient_factor;
+  statement[kClipNorm] = options_.clip_norm.value_or(0);
+  statement[kAccumulate] = options_.accumulate;
+  statement[kNonFinite] = static_cast<double>(options_.non_finite);
+  for (const UpdateRule& rule : stated_rules_) {
+    statement.push_back(static_cast<double>(rule.index()));
+    append_options(rule, statement);
+  }
 }
 
-void OptimizerCore::check_statement(size_t replica) const {
-  const std::optional<StepNote::Disagreement>& found = note_.disagreement();
+void DriftCheck::check_workers(const StepNote& note, int64_t steps) const {
+  const std::optional<StepNote::Disagreement>& found = note.disagreement();
   if (!found) return;
   const auto& [workers, number, values, is_count] = *found;
-  const int64_t step = replicas_[replica].steps + 1;
+  const int64_t step = steps + 1;
   if (number == kHash) {
     std::vector<std::string> names;
-    hash_of_part(&names);
-    throw Error(ErrorCode::kDataLoss,
-                message("DistributedOptimizer::step: parameters of ", workers[1],
-                        " differ from those of ", workers[0], " in step ", step, ", among them ",
-                        internal::first_few(std::move(names)),
-                        ". Something changed them on one worker only. Change parameters on all "
-                        "workers in the same way, or load a checkpoint on all of them."));
+    hash_of_part(steps, &names);
+    throw Error(
+        ErrorCode::kDataLoss,
+        message("DistributedOptimizer::step: parameters of ", workers[1], " differ from those of ",
+                workers[0], " in step ", step, ", among them ", first_few(std::move(names)),
+                ". Something changed them on one worker only. Change parameters on all "
+                "workers in the same way, or load a checkpoint on all of them."));
   }
   static constexpr std::array<const char*, kRules> kNames = {
       "check_every",         "",          "whether step() or synchronize() sums the gradients",
@@ -217,4 +211,4 @@ void OptimizerCore::check_statement(size_t replica) const {
                       "schedule, may depend only on what all of them share."));
 }
 
-}  // namespace tutti
+}  // namespace tutti::internal
