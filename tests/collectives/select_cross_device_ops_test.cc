@@ -2,6 +2,8 @@
 
 #include "tutti/collectives/select_cross_device_ops.h"
 
+#include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,9 +12,11 @@
 #include "tutti/collectives/host_all_reduce.h"
 #include "tutti/collectives/nccl/nccl_all_reduce.h"
 #include "tutti/collectives/reduction_to_one_device.h"
+#include "tutti/collectives/worker_cross_device_ops.h"
 
 #include "tests/support/expect_error.h"
 #include "tests/support/log_capture.h"
+#include "tests/support/thread_ranks.h"
 
 namespace tutti {
 namespace {
@@ -75,6 +79,19 @@ TEST(SelectCrossDeviceOps, SaysWhatItChoseWhenThereWasAChoice) {
   EXPECT_EQ(lines[0].text,
             "Using ReductionToOneDevice between CPU:0, GPU:0: there are CPUs and GPUs.");
   EXPECT_EQ(lines[0].level, LogLevel::kInfo);
+}
+
+TEST(SelectCrossDeviceOps, CombinesOverAllWorkers) {
+  const auto alone = select_cross_device_ops(WorkerGroup::alone(), devices({"CPU:0", "CPU:1"}));
+  EXPECT_NE(dynamic_cast<HostAllReduce*>(alone.get()), nullptr);
+  const auto errors = testing::run_thread_ranks(2, [](WorkerGroup& group) {
+    const std::shared_ptr<WorkerGroup> borrowed(&group, [](WorkerGroup*) {});
+    const auto ops = select_cross_device_ops(borrowed, devices({"CPU:0", "CPU:1", "CPU:2"}));
+    auto* const over_workers = dynamic_cast<WorkerCrossDeviceOps*>(ops.get());
+    ASSERT_NE(over_workers, nullptr);
+    EXPECT_EQ(over_workers->tree().replicas(), 6);
+  });
+  for (const std::exception_ptr& each : errors) EXPECT_EQ(each, nullptr);
 }
 
 TEST(SelectCrossDeviceOps, ChoosesForGpusWhatTheProcessHas) {

@@ -42,7 +42,7 @@ const Scenario kAbort("Abort", [](Rank& rank) {
   if (rank.index() == rank.size() - 1) {
     Lane& other = rank.lane(LaneKind::kGradients);
     std::vector<std::byte> bytes(8);
-    other.receive({.name = "never sent"}, 0, bytes, other.deadline())->wait();
+    receive(other, {.name = "never sent"}, 0, bytes)->wait();
     return;
   }
   std::thread helper;
@@ -134,14 +134,14 @@ const Scenario kDieWithMessages("DieWithMessages", [](Rank& rank) {
   Lane& lane = rank.lane();
   if (rank.index() == 1) {
     std::vector<std::byte> early(8);
-    lane.send({.name = "early"}, 0, early, lane.deadline())->wait();
+    send(lane, {.name = "early"}, 0, early)->wait();
     rank.meet();
     return rank.die();
   }
   rank.meet();
   if (rank.index() == 0) {
     const std::vector<std::byte> bytes(5'000'000);  // more than is sent before the receiver reads
-    lane.send({.name = "dense/weight"}, 1, bytes, lane.deadline())->wait();
+    send(lane, {.name = "dense/weight"}, 1, bytes)->wait();
     rank.expect(false, "sent to a rank that died");
   }
 });
@@ -179,11 +179,11 @@ const Scenario kLastRead("LastRead", [](Rank& rank) {
   const std::span<std::byte> bytes(static_cast<std::byte*>(memory.data_ptr()), kBytes);
   Lane& lane = rank.lane();
   if (rank.index() == 0) {
-    const auto transfer = lane.send({.name = "last"}, 1, bytes, lane.deadline());
+    const auto transfer = send(lane, {.name = "last"}, 1, bytes);
     while (!transfer->advance()) {
     }
   } else {
-    lane.receive({.name = "last"}, 0, bytes, lane.deadline())->wait();
+    receive(lane, {.name = "last"}, 0, bytes)->wait();
   }
 });
 
@@ -193,7 +193,7 @@ const Scenario kReadLate("ReadLate", [](Rank& rank) {
   std::vector<std::byte> bytes(100);
   if (rank.index() == 0) {
     std::fill(bytes.begin(), bytes.end(), std::byte{9});
-    lane.send({.name = "left behind"}, 1, bytes, lane.deadline())->wait();
+    send(lane, {.name = "left behind"}, 1, bytes)->wait();
     return rank.die();
   }
   // Rank 0 is gone once this fails.

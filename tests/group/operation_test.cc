@@ -21,12 +21,11 @@ TEST(Fingerprint, DescribesAnOperation) {
   EXPECT_EQ(make_fingerprint(weight(), 1).describe(),
             "all_reduce(kSum) of float32[3, 4] \"dense/weight\"");
   EXPECT_EQ(make_fingerprint({.kind = OperationKind::kBarrier}, 1).describe(), "barrier");
-  EXPECT_EQ(make_fingerprint({.kind = OperationKind::kSend, .name = "x"}, 1).describe(),
-            "send \"x\"");
   EXPECT_EQ(make_fingerprint({.kind = OperationKind::kAllGather, .dtype = at::kLong}, 1).describe(),
             "all_gather of int64[]");
   EXPECT_EQ(make_fingerprint({.kind = OperationKind::kBroadcast}, 1).describe(), "broadcast");
-  EXPECT_EQ(make_fingerprint({.kind = OperationKind::kExchange}, 1).describe(), "exchange");
+  EXPECT_EQ(make_fingerprint({.kind = OperationKind::kExchange, .name = "x"}, 1).describe(),
+            "exchange \"x\"");
 }
 
 TEST(Fingerprint, IsEqualForEqualOperations) {
@@ -47,9 +46,8 @@ TEST(Fingerprint, HasADifferentHashWhenAnythingDiffers) {
   };
   add(weight(), 1);
   add(weight(), 2);
-  for (const OperationKind kind :
-       {OperationKind::kAllGather, OperationKind::kBroadcast, OperationKind::kBarrier,
-        OperationKind::kExchange, OperationKind::kSend}) {
+  for (const OperationKind kind : {OperationKind::kAllGather, OperationKind::kBroadcast,
+                                   OperationKind::kBarrier, OperationKind::kExchange}) {
     Operation other = weight();
     other.kind = kind;
     add(other, 1);
@@ -128,12 +126,12 @@ TEST(OperationLog, KeepsTheLast256) {
   OperationLog log;
   EXPECT_EQ(log.describe(), "");
   for (int i = 0; i < 300; ++i) {
-    log.add(make_fingerprint({.kind = OperationKind::kSend, .name = "op" + std::to_string(i)}, 1));
+    log.add(make_fingerprint({.name = "op" + std::to_string(i)}, 1));
   }
   const std::string text = log.describe();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 256);
-  EXPECT_EQ(text.find("  44: send \"op44\"\n"), 0U) << text.substr(0, 100);
-  EXPECT_TRUE(text.ends_with("  299: send \"op299\"\n"));
+  EXPECT_EQ(text.find("  44: exchange \"op44\"\n"), 0U) << text.substr(0, 100);
+  EXPECT_TRUE(text.ends_with("  299: exchange \"op299\"\n"));
 }
 
 TEST(OperationLog, DescribesOneOperation) {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,16 @@ class Rank {
   std::string argument_;
   Outcome& outcome_;
 };
+
+/// Bytes to one rank, which receives them under the same name.
+inline std::unique_ptr<Transfer> send(Lane& lane, const Operation& operation, int to,
+                                      std::span<const std::byte> bytes) {
+  return lane.exchange(operation, {{to, bytes}}, {}, lane.deadline());
+}
+inline std::unique_ptr<Transfer> receive(Lane& lane, const Operation& operation, int from,
+                                         std::span<std::byte> bytes) {
+  return lane.exchange(operation, {}, {{from, bytes}}, lane.deadline());
+}
 
 /// Nanoseconds of the steady clock, which processes share.
 int64_t steady_now();

@@ -172,17 +172,17 @@ const Scenario kSendReceive("SendReceive", [](Rank& rank) {
       if (rank.index() == 0) {
         const auto mine = memory.take(pattern(size, 0, peer, round));
         const auto back = memory.take(size);
-        lane.send({.name = "there"}, peer, mine, lane.deadline())->wait();
+        send(lane, {.name = "there"}, peer, mine)->wait();
         // The memory is the caller's again.
         if (!mine.empty()) std::memset(mine.data(), 0, mine.size());
-        lane.receive({.name = "back"}, peer, back, lane.deadline())->wait();
+        receive(lane, {.name = "back"}, peer, back)->wait();
         rank.expect(equal(back, pattern(size, 0, peer, round)),
                     place_of("what came back", size, peer, round));
       } else if (rank.index() == peer) {
         const auto got = memory.take(size);
-        lane.receive({.name = "there"}, 0, got, lane.deadline())->wait();
+        receive(lane, {.name = "there"}, 0, got)->wait();
         rank.expect(equal(got, pattern(size, 0, peer, round)), place_of("send", size, 0, round));
-        lane.send({.name = "back"}, 0, got, lane.deadline())->wait();
+        send(lane, {.name = "back"}, 0, got)->wait();
       }
     }
   });
@@ -234,10 +234,10 @@ const Scenario kOrder("Order", [](Rank& rank) {
     const std::string name = message("message ", i);
     if (rank.index() == 0) {
       const auto bytes = pattern(size, 0, last, i);
-      lane.send({.name = name}, last, bytes, lane.deadline())->wait();
+      send(lane, {.name = name}, last, bytes)->wait();
     } else if (rank.index() == last) {
       std::vector<std::byte> got(size);
-      lane.receive({.name = name}, 0, got, lane.deadline())->wait();
+      receive(lane, {.name = name}, 0, got)->wait();
       rank.expect(equal(got, pattern(size, 0, last, i)), name);
     }
   }
@@ -337,9 +337,9 @@ const Scenario kRulesOfUse("RulesOfUse", [](Rank& rank) {
   refused(ErrorCode::kInvalidArgument, "there is no rank 9",
           [&] { lane.broadcast({.name = "x"}, 9, bytes, lane.deadline()); });
   refused(ErrorCode::kInvalidArgument, "cannot exchange bytes with rank -1",
-          [&] { lane.send({.name = "x"}, -1, bytes, lane.deadline()); });
+          [&] { send(lane, {.name = "x"}, -1, bytes); });
   refused(ErrorCode::kInvalidArgument, message("with rank ", rank.index(), " of").c_str(),
-          [&] { lane.receive({.name = "x"}, rank.index(), bytes, lane.deadline()); });
+          [&] { receive(lane, {.name = "x"}, rank.index(), bytes); });
   // A second operation begins while one is under way; the first is not affected.
   const auto first = lane.barrier({.name = "first"}, lane.deadline());
   refused(ErrorCode::kFailedPrecondition, "is still under way",

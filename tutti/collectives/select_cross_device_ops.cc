@@ -11,6 +11,7 @@
 #include "tutti/collectives/host_all_reduce.h"
 #include "tutti/collectives/nccl/nccl_all_reduce.h"
 #include "tutti/collectives/reduction_to_one_device.h"
+#include "tutti/collectives/worker_cross_device_ops.h"
 #include "tutti/device/device_scope.h"
 
 namespace tutti {
@@ -96,6 +97,12 @@ std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::vector<Device
                                  ": ", choice.reason, "."));
   }
   return make(choice.kind);
+}
+
+std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::shared_ptr<WorkerGroup>& group,
+                                                        const std::vector<DeviceSpec>& devices) {
+  if (group->is_alone()) return select_cross_device_ops(devices);
+  return std::make_shared<WorkerCrossDeviceOps>(group, static_cast<int>(devices.size()));
 }
 
 }  // namespace tutti

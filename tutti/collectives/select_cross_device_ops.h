@@ -10,6 +10,7 @@
 
 #include "tutti/collectives/cross_device_ops.h"
 #include "tutti/device/device_spec.h"
+#include "tutti/group/worker_group.h"
 
 namespace tutti {
 
@@ -30,5 +31,9 @@ CrossDeviceOpsChoice choose_cross_device_ops(const std::vector<DeviceSpec>& devi
 /// Returns the implementation for these devices. With several devices that are not all CPUs
 /// a line at kInfo says which and why.
 std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::vector<DeviceSpec>& devices);
+
+/// The same for a worker with these devices, over the replicas of all workers of the group.
+std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::shared_ptr<WorkerGroup>& group,
+                                                        const std::vector<DeviceSpec>& devices);
 
 }  // namespace tutti

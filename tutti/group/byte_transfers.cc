@@ -182,15 +182,4 @@ std::unique_ptr<Transfer> Lane::barrier(Operation operation, Deadline deadline) 
   return exchange(operation, std::move(outgoing), std::move(expected), deadline);
 }
 
-std::unique_ptr<Transfer> Lane::send(Operation operation, int to, Bytes bytes, Deadline deadline) {
-  operation.kind = OperationKind::kSend;
-  return exchange(operation, {{to, bytes}}, {}, deadline);
-}
-
-std::unique_ptr<Transfer> Lane::receive(Operation operation, int from, std::span<std::byte> bytes,
-                                        Deadline deadline) {
-  operation.kind = OperationKind::kSend;
-  return exchange(operation, {}, {{from, bytes}}, deadline);
-}
-
 }  // namespace tutti

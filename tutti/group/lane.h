@@ -76,15 +76,11 @@ class Lane {
   /// Completes when every rank has begun it.
   std::unique_ptr<Transfer> barrier(Operation operation, Deadline deadline);
 
-  std::unique_ptr<Transfer> send(Operation operation, int to, std::span<const std::byte> bytes,
-                                 Deadline deadline);
-  std::unique_ptr<Transfer> receive(Operation operation, int from, std::span<std::byte> bytes,
-                                    Deadline deadline);
-
   /// A deadline after the timeout of the group, or after the one given.
   Deadline deadline(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
 
-  /// Bytes given to links so far, without their heads; and operations begun.
+  /// Bytes given to links so far, without their heads; and operations begun. Tests and benchmarks
+  /// count by them what is sent.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
 

@@ -47,8 +47,6 @@ const char* kind_name(OperationKind kind) {
       return "barrier";
     case OperationKind::kExchange:
       return "exchange";
-    case OperationKind::kSend:
-      return "send";
   }
   return "an unknown operation";
 }

@@ -26,7 +26,6 @@ enum class OperationKind : uint8_t {
   kBroadcast,
   kBarrier,
   kExchange,
-  kSend,
 };
 
 /// What is asked of a lane. `name` is that of a variable or a call, for diagnostics.

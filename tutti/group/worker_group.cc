@@ -91,7 +91,7 @@ void WorkerGroup::throw_if_aborted() {
   std::rethrow_exception(error);
 }
 
-void WorkerGroup::check() {
+void WorkerGroup::check_peers() {
   throw_if_aborted();
   Lane& first = *lanes_[0];
   for (int r = 0; r < size(); ++r) {

@@ -139,7 +139,9 @@ class WorkerGroup {
   /// Throws what abort() was called with, here or by a peer whose abort is already known here.
   void throw_if_aborted();
   /// The same, after checking what peers have reported.
-  void check();
+  void check() {
+    if (!is_alone()) check_peers();
+  }
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
 
   // ---- for code above lanes
@@ -156,6 +158,7 @@ class WorkerGroup {
  private:
   friend class Lane;
 
+  void check_peers();
   void gather_equal(std::span<const std::byte> mine, std::span<std::byte> all,
                     const std::string& what, std::optional<std::chrono::milliseconds> timeout);
   void log_operations() const;

@@ -6,33 +6,23 @@
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/select_cross_device_ops.h"
-#include "tutti/collectives/worker_cross_device_ops.h"
 #include "tutti/strategy/internal/tally.h"
 
 namespace tutti {
-namespace {
-
-std::shared_ptr<CrossDeviceOps> default_ops(const StrategyExtended& strategy) {
-  if (strategy.workers().is_alone()) return select_cross_device_ops(strategy.worker_devices());
-  return std::make_shared<WorkerCrossDeviceOps>(strategy.traits().workers,
-                                                strategy.num_local_replicas());
-}
-
-}  // namespace
 
 LocalExtended::LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                              std::shared_ptr<CrossDeviceOps> cross_device_ops,
                              const ReplicaRunnerOptions& options, StrategyTraits traits)
     : StrategyExtended(std::move(name), std::move(devices), std::move(traits)),
       has_given_ops_(cross_device_ops != nullptr),
-      cross_device_ops_(cross_device_ops != nullptr ? std::move(cross_device_ops)
-                                                    : default_ops(*this)),
+      cross_device_ops_(cross_device_ops != nullptr
+                            ? std::move(cross_device_ops)
+                            : select_cross_device_ops(this->traits().workers, worker_devices())),
       runner_(this->name(), *this, contexts(), options) {}
 
 // A failure that ends this run must end it on all workers: they would wait for this one.
 void LocalExtended::do_call_for_each_replica(FunctionRef<void(ReplicaContext&)> fn) {
   WorkerGroup& group = workers();
-  if (group.is_alone()) return runner_.run(fn);
   group.check();
   group.begin_step();
   const auto watched = [&](ReplicaContext& context) {

@@ -15,8 +15,8 @@
 namespace tutti {
 
 /// One replica per device; values are combined by `cross_device_ops`. When null these are
-/// select_cross_device_ops() or, if there are other workers, the ones that combine over all of
-/// them. A run that fails on one worker ends the group of all.
+/// select_cross_device_ops() over the replicas of all workers. A run that fails on one worker ends
+/// the group of all.
 class LocalExtended : public StrategyExtended {
  public:
   LocalExtended(std::string name, std::vector<DeviceSpec> devices,
