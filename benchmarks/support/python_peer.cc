@@ -70,10 +70,8 @@ std::vector<std::string> pythons() {
   return {cache + "/pytorch-" TORCH_VERSION "/bin/python", "/usr/bin/python3"};
 }
 
-// "2.15" of "2.15.0+cu130"
-std::string major_and_minor(const std::string& version) {
-  return version.substr(0, version.find('.', version.find('.') + 1));
-}
+// "2.15.0" of "2.15.0+cu130"
+std::string release(const std::string& version) { return version.substr(0, version.find('+')); }
 
 }  // namespace
 
@@ -85,7 +83,7 @@ PythonPeer::PythonPeer(const std::string& script, bool smoke) {
     const std::string answer = process->ask("");
     if (answer.rfind("ready ", 0) != 0) continue;
     const std::string version = answer.substr(6, answer.find('\n') - 6);
-    if (major_and_minor(version) != major_and_minor(TORCH_VERSION)) {
+    if (release(version) != release(TORCH_VERSION)) {
       std::printf("peer in Python: %s has PyTorch %s, and this is LibTorch %s\n", python.c_str(),
                   version.c_str(), TORCH_VERSION);
       continue;

@@ -90,6 +90,21 @@ TEST(MetricOfOneWorkerOnly, TellsItsLine) {
   EXPECT_TRUE(text.starts_with("metrics::Mean 'loss': result() at agreement_test.cc:")) << text;
 }
 
+// In one process, replicas that gather different inner shapes get the same code.
+TEST_P(WorkersThatDiffer, GatherTensorsOfOtherInnerShapes) {
+  const auto in_replicas = [](const Strategy& strategy) {
+    strategy.run([&] {
+      get_replica_context()->all_gather(at::ones({2, is_worker(strategy, 1) ? 4 : 3}), 0);
+    });
+  };
+  expect_all_refuse(in_replicas, ErrorCode::kInvalidArgument, {"gather"});
+  const auto outside = [](const Strategy& strategy) {
+    const auto parts = strategy.run([&] { return at::ones({2, is_worker(strategy, 1) ? 4 : 3}); });
+    static_cast<void>(strategy.gather(parts, 0));
+  };
+  expect_all_refuse(outside, ErrorCode::kInvalidArgument, {"gather"});
+}
+
 TEST_P(WorkersThatDiffer, DropAStepThatOthersMake) {
   const auto training = [](const Strategy& strategy) {
     auto model = replicate<Net>(strategy, 3, 2);

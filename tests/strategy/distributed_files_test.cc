@@ -282,6 +282,7 @@ TEST(DistributedFiles, AWorkerThatNeverHadARowGetsTheShapeOfAMappedOne) {
                             return std::tuple(at::full({3}, std::stod(line), at::kDouble),
                                               at::ones({2, 5}, at::kInt));
                           })
+                          .cache()  // of this worker: it must not learn the sample's rows
                           .shuffle(8)
                           .batch(2)
                           .with_options({.auto_shard_policy = AutoShardPolicy::kFile});
