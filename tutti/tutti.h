@@ -54,6 +54,7 @@
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/parameter_server/partitioners.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_extended.h"
 #include "tutti/testing/in_process_cluster.h"
