@@ -94,6 +94,10 @@ TEST(ContribMirroredStrategy, GivesEachReplicaAWholeBatch) {
   // A plain v1 handle to it keeps this meaning.
   const v1::Strategy copy = strategy;
   EXPECT_EQ(copy.make_dataset_iterator(data::range(9).batch(3)).get_next()[1].size(0), 3);
+  strategy.scope([] {
+    const auto current = v1::get_strategy().make_dataset_iterator(data::range(9).batch(3));
+    EXPECT_EQ(current.get_next()[1].size(0), 3);
+  });
 }
 
 TEST(ContribMirroredStrategy, RefusesArgumentsThatExcludeEachOther) {

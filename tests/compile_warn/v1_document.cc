@@ -72,6 +72,7 @@ void iterate_and_configure(const tutti::data::Dataset<at::Tensor>& dataset) {
   auto current = tutti::v1::get_distribution_strategy();  // WARN: use get_strategy
   bool has_one = tutti::v1::has_distribution_strategy();  // WARN: use has_strategy
   auto cross = tutti::v1::get_cross_replica_context();    // WARN: use get_strategy
+  tutti::v1::experimental_set_strategy(std::nullopt);     // WARN: use set_strategy
   static_cast<void>(has_one);
 }
 

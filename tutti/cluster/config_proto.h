@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of TensorFlow's session configuration that strategies and servers set or read. Tutti has
-// no sessions: programs written for them keep their calls, and a Server honours device_filters.
+// The part of TensorFlow's session configuration that strategies set. Tutti has no sessions;
+// programs written for them keep their calls (compat/tf_v1.h).
 
 #pragma once
 
@@ -20,9 +20,6 @@ struct ConfigProto {
   struct Experimental {
     /// The task that leads the collective calls of a job, "/job:worker/replica:0/task:0".
     std::string collective_group_leader = "";
-
-    /// Whether collective calls use NCCL.
-    bool collective_nccl = false;
 
     bool operator==(const Experimental&) const = default;
   };

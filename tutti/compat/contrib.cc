@@ -61,10 +61,13 @@ MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
                                    std::shared_ptr<CrossDeviceOps> cross_device_ops,
                                    bool auto_shard_dataset,
                                    std::shared_ptr<CrossDeviceOps> cross_tower_ops)
-    : v1::Strategy(
-          tutti::MirroredStrategy(devices_from(devices, num_gpus, num_gpus_per_worker),
-                                  {.cross_device_ops = ops_from(std::move(cross_device_ops),
-                                                                std::move(cross_tower_ops))}),
-          auto_shard_dataset) {}
+    : v1::Strategy(tutti::MirroredStrategy(
+          devices_from(devices, num_gpus, num_gpus_per_worker),
+          {.cross_device_ops =
+               ops_from(std::move(cross_device_ops), std::move(cross_tower_ops))})) {
+  extended()->set_compat({.isolates_session_state = true,
+                          .takes_replica_batches = true,
+                          .shards_replica_batches = auto_shard_dataset});
+}
 
 }  // namespace tutti::contrib

@@ -18,8 +18,8 @@ namespace tutti::contrib {
 /// which runs the same program as the others in lock step. TensorFlow has one client there, which
 /// builds a graph for the devices of all workers: here, start the program on every worker.
 ///
-/// make_dataset_iterator() of this handle, and of a v1::Strategy copied from it, gives each replica
-/// whole batches of its dataset, and shards them over workers only if auto_shard_dataset is set.
+/// make_dataset_iterator() of this strategy, by whatever handle, gives each replica whole batches
+/// of its dataset, and shards them over workers only if auto_shard_dataset is set.
 class MirroredStrategy : public v1::Strategy {
  public:
   /// Give either `devices`, or the number of GPUs under one of its two names, or nothing, which

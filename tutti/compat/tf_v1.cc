@@ -34,6 +34,13 @@ data::NodePtr shard_elements(const data::NodePtr& pipeline, const InputContext& 
   return data::shard_elements(pipeline, context.num_input_pipelines, context.input_pipeline_id);
 }
 
+void check_outside_of_replicas(const char* function) {
+  if (!has_strategy() || in_cross_replica_context()) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              message("Strategy::", function,
+                      ": called in a replica. Call it before run(), in cross-replica context."));
+}
+
 void check_replication_mode(InputReplicationMode mode) {
   if (mode == InputReplicationMode::kPerWorker) return;
   throw Error(ErrorCode::kInvalidArgument,
@@ -49,15 +56,16 @@ ConfigProto Strategy::update_config_proto(const ConfigProto& config) const {
 }
 
 ConfigProto Strategy::updated(ConfigProto config) const {
-  const StrategyTraits& traits = tutti::Strategy::extended().traits();
-  config.isolate_session_state = config.isolate_session_state || traits.isolates_session_state;
-  if (traits.in_multi_worker_mode && traits.cluster_resolver != nullptr) {
-    const ClusterSpec spec = traits.cluster_resolver->cluster_spec();
-    const std::optional<std::string> type = traits.cluster_resolver->task_type();
-    const std::optional<int> id = traits.cluster_resolver->task_id();
-    config.experimental.collective_group_leader = collective_leader(spec, type, id);
-    config.device_filters = {message("/job:", *type, "/task:", *id)};
-  }
+  const StrategyTraits& traits = extended()->traits();
+  config.isolate_session_state =
+      config.isolate_session_state || traits.compat.isolates_session_state;
+  if (traits.cluster_resolver == nullptr) return config;
+  const ClusterSpec spec = traits.cluster_resolver->cluster_spec();
+  if (spec.empty()) return config;
+  const std::optional<std::string> type = traits.cluster_resolver->task_type();
+  const std::optional<int> id = traits.cluster_resolver->task_id();
+  config.experimental.collective_group_leader = collective_leader(spec, type, id);
+  if (type && id) config.device_filters = {message("/job:", *type, "/task:", *id)};
   return config;
 }
 
@@ -110,5 +118,9 @@ std::optional<Strategy> get_cross_replica_context() {
 Strategy get_distribution_strategy() { return get_strategy(); }
 
 bool has_distribution_strategy() { return has_strategy(); }
+
+void experimental_set_strategy(std::optional<tutti::Strategy> strategy) {
+  set_strategy(std::move(strategy));
+}
 
 }  // namespace tutti::v1

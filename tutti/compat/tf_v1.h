@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,10 @@
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/config_proto.h"
+#include "tutti/collectives/cross_device_ops.h"
+#include "tutti/collectives/hierarchical_copy_all_reduce.h"
+#include "tutti/collectives/nccl/nccl_all_reduce.h"
+#include "tutti/collectives/reduction_to_one_device.h"
 #include "tutti/compat/v1/input_forms.h"
 #include "tutti/compat/v1/input_iterator.h"
 #include "tutti/compat/v1/multi_step_context.h"
@@ -34,6 +39,9 @@ int check_batches(const tutti::Strategy& strategy, const data::NodePtr& pipeline
 
 /// The pipeline of one worker, with whole elements.
 data::NodePtr shard_elements(const data::NodePtr& pipeline, const InputContext& context);
+
+/// Throws kFailedPrecondition in a replica.
+void check_outside_of_replicas(const char* function);
 
 /// Throws kInvalidArgument unless there is one pipeline per worker.
 void check_replication_mode(InputReplicationMode mode);
@@ -109,11 +117,17 @@ class Strategy : public tutti::Strategy {
   }
 
   /// A dataset of the rows of arrays. A list of arrays is stacked, also inside of tuples, pairs and
-  /// maps.
+  /// maps. Throws kFailedPrecondition in a replica.
   template <class T>
   [[deprecated("use make_tensor_dataset")]] auto experimental_make_numpy_dataset(
       const T& numpy_input) const {
+    internal::check_outside_of_replicas("experimental_make_numpy_dataset");
     return make_tensor_dataset(internal::stacked(numpy_input));
+  }
+  [[deprecated("use make_tensor_dataset")]] data::Dataset<at::Tensor>
+  experimental_make_numpy_dataset(std::initializer_list<at::Tensor> arrays) const {
+    internal::check_outside_of_replicas("experimental_make_numpy_dataset");
+    return make_tensor_dataset(internal::stack_arrays(arrays));
   }
 
   /// Splits batches of the global size evenly over all replicas. Throws kInvalidArgument if the
@@ -122,9 +136,10 @@ class Strategy : public tutti::Strategy {
   template <class T>
   [[deprecated("use distribute_dataset")]] InputIterator<T> make_dataset_iterator(
       const data::Dataset<T>& dataset) const {
-    if (takes_replica_batches_) {
+    const CompatTraits compat = extended()->traits().compat;
+    if (compat.takes_replica_batches) {
       return InputIterator<T>(distribute_datasets_from_function([&](const InputContext& context) {
-        return shards_elements_
+        return compat.shards_replica_batches
                    ? data::Dataset<T>(internal::shard_elements(dataset.node(), context))
                    : dataset;
       }));
@@ -158,19 +173,8 @@ class Strategy : public tutti::Strategy {
                                                                    const std::string& task_type,
                                                                    int task_id);
 
- protected:
-  /// For contrib::MirroredStrategy: datasets of make_dataset_iterator() have batches of one
-  /// replica's size, and are sharded over workers or not.
-  Strategy(tutti::Strategy strategy, bool shards_elements)
-      : tutti::Strategy(std::move(strategy)),
-        takes_replica_batches_(true),
-        shards_elements_(shards_elements) {}
-
  private:
   ConfigProto updated(ConfigProto config) const;
-
-  bool takes_replica_batches_ = false;
-  bool shards_elements_ = false;
 };
 
 class MirroredStrategy : public Strategy {
@@ -216,6 +220,18 @@ using tutti::get_replica_context;
 using tutti::has_strategy;
 using tutti::in_cross_replica_context;
 
+using tutti::CrossDeviceOps;
+using tutti::HierarchicalCopyAllReduce;
+using tutti::InputContext;
+using tutti::InputOptions;
+using tutti::InputReplicationMode;
+using tutti::NcclAllReduce;
+using tutti::ReduceOp;
+using tutti::ReductionToOneDevice;
+using tutti::ReplicaContext;
+using tutti::RunOptions;
+using tutti::ValueContext;
+
 /// The current strategy, with the old names.
 Strategy get_strategy();
 
@@ -227,5 +243,7 @@ ReduceOp get_loss_reduction();
 
 [[deprecated("use get_strategy")]] Strategy get_distribution_strategy();
 [[deprecated("use has_strategy")]] bool has_distribution_strategy();
+[[deprecated("use set_strategy")]] void experimental_set_strategy(
+    std::optional<tutti::Strategy> strategy);
 
 }  // namespace tutti::v1

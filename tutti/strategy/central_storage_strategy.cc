@@ -26,7 +26,7 @@ class CentralStorageExtended final : public LocalExtended {
                       {.parameter_devices = {std::move(parameter_device)},
                        .shares_parameters = true,
                        .communication_options = options.communication_options,
-                       .isolates_session_state = true}) {}
+                       .compat = {.isolates_session_state = true}}) {}
 
  private:
   // A definition may have several devices if the variable is colocated with one that

@@ -20,7 +20,7 @@ std::shared_ptr<LocalExtended> make_extended(const std::vector<std::string>& nam
   const std::vector<DeviceSpec> devices =
       internal::logical_device_table().resolve("MirroredStrategy", names);
   StrategyTraits traits{.communication_options = options.communication_options,
-                        .isolates_session_state = true};
+                        .compat = {.isolates_session_state = true}};
   if (options.cross_device_ops == nullptr) {
     traits.make_worker = [devices, options](std::shared_ptr<ClusterResolver> resolver) {
       MultiWorkerMirroredStrategyOptions worker{

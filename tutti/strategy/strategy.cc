@@ -34,9 +34,13 @@ Strategy::Strategy(std::shared_ptr<StrategyExtended> extended) : extended_(std::
 void Strategy::join_cluster(const char* caller, const ClusterSpec& cluster_spec,
                             const std::string& task_type, int task_id) {
   std::string reason;
-  if (extended_->has_variables()) reason = "it already has variables";
-  if (!extended_->traits().make_worker) reason = extended_->traits().why_one_process;
-  if (extended_.use_count() > 1) reason = "other handles of it exist";
+  if (!extended_->traits().make_worker) {
+    reason = extended_->traits().why_one_process;
+  } else if (extended_->has_variables()) {
+    reason = "it already has variables";
+  } else if (extended_.use_count() > 1) {
+    reason = "other handles of it exist";
+  }
   if (!reason.empty()) {
     throw Error(ErrorCode::kFailedPrecondition,
                 message(caller, ": ", extended_->describe(),
@@ -47,7 +51,9 @@ void Strategy::join_cluster(const char* caller, const ClusterSpec& cluster_spec,
   const auto resolver = std::make_shared<SimpleClusterResolver>(cluster_spec);
   resolver->set_task_type(task_type);
   resolver->set_task_id(task_id);
+  const CompatTraits compat = extended_->traits().compat;
   extended_ = extended_->traits().make_worker(resolver);
+  extended_->set_compat(compat);
 }
 
 Scope Strategy::scope() const { return Scope(*this); }

@@ -78,6 +78,10 @@ class StrategyExtended : public StrategyServices,
   bool should_save_summary() const { return traits_.should_save_summary; }
   bool in_multi_worker_mode() const { return traits_.in_multi_worker_mode; }
 
+  /// For the strategies of compat/: changes what their names mean. Call it before the strategy is
+  /// used by other threads.
+  void set_compat(const CompatTraits& compat) { traits_.compat = compat; }
+
   /// The workers that run in lock step with this one; a group of one if there are no others.
   WorkerGroup& workers() const { return *traits_.workers; }
 

@@ -18,6 +18,17 @@ class ClusterResolver;
 class StrategyExtended;
 class WorkerGroup;
 
+/// What the old names of compat/ mean for a strategy. A plain value.
+struct CompatTraits {
+  /// What ConfigProto::isolate_session_state becomes.
+  bool isolates_session_state = false;
+
+  /// Whether make_dataset_iterator() takes batches of one replica's size, and then, whether it
+  /// shards them over the workers.
+  bool takes_replica_batches = false;
+  bool shards_replica_batches = false;
+};
+
 struct StrategyTraits {
   /// Where variables live; empty: on the devices of the replicas.
   std::vector<DeviceSpec> parameter_devices = {};
@@ -52,8 +63,7 @@ struct StrategyTraits {
   bool should_save_summary = true;
   bool in_multi_worker_mode = false;
 
-  /// What ConfigProto::isolate_session_state becomes (compat/tf_v1.h).
-  bool isolates_session_state = false;
+  CompatTraits compat = {};
 };
 
 }  // namespace tutti

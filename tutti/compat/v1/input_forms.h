@@ -49,11 +49,11 @@ auto stacked_values(const Map& values) {
 
 template <class... T>
 auto stacked(const std::tuple<T...>& values) {
-  return std::apply([](const T&... parts) { return std::tuple(stacked(parts)...); }, values);
+  return std::apply([](const T&... parts) { return std::make_tuple(stacked(parts)...); }, values);
 }
 template <class A, class B>
 auto stacked(const std::pair<A, B>& values) {
-  return std::pair(stacked(values.first), stacked(values.second));
+  return std::make_pair(stacked(values.first), stacked(values.second));
 }
 template <class T>
 auto stacked(const std::map<std::string, T>& values) {

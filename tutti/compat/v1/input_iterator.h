@@ -29,13 +29,16 @@ class InputIterator {
 
   explicit InputIterator(DistributedDataset<T> dataset) : InputIterator(std::move(dataset), 1) {}
 
-  /// For batches whose size is not known before they are read: the rows of the first step must be
-  /// divisible by `num_replicas`.
+  /// For batches whose size is not known before they are read: the rows of the first step of each
+  /// pass must be divisible by `num_replicas`.
   InputIterator(DistributedDataset<T> dataset, int num_replicas)
-      : state_(std::make_shared<State>(State{std::move(dataset), num_replicas, std::nullopt})) {}
+      : state_(std::make_shared<State>(State{std::move(dataset), num_replicas})) {}
 
   /// Begins a pass. Called again, it restarts from the first step.
-  void initialize() const { state_->pass.emplace(state_->dataset.iterator()); }
+  void initialize() const {
+    state_->pass.emplace(state_->dataset.iterator());
+    state_->has_begun = false;
+  }
 
   /// The next step of the pass, which begins here if initialize() was not called. Throws kNotFound
   /// at the end.
@@ -47,11 +50,16 @@ class InputIterator {
 
   /// The same; nullopt at the end.
   std::optional<PerReplica<T>> get_next_as_optional() const {
-    const bool is_first = !state_->pass;
-    if (is_first) initialize();
+    if (!state_->pass) initialize();
+    const bool is_first = !std::exchange(state_->has_begun, true);
     std::optional<PerReplica<T>> step = state_->pass->get_next_as_optional();
-    if (step && state_->num_replicas > 1) {
-      internal::check_divisible(step->global_rows(), std::exchange(state_->num_replicas, 1));
+    if (is_first && step && state_->num_replicas > 1) {
+      try {
+        internal::check_divisible(step->global_rows(), state_->num_replicas);
+      } catch (...) {
+        state_->pass.reset();  // the next call finds the same batch
+        throw;
+      }
     }
     return step;
   }
@@ -62,8 +70,9 @@ class InputIterator {
  private:
   struct State {
     DistributedDataset<T> dataset;
-    int num_replicas;  // that must divide the rows of the first step
-    std::optional<DistributedIterator<T>> pass;
+    int num_replicas;  // that must divide the rows of the first step of a pass
+    std::optional<DistributedIterator<T>> pass = std::nullopt;
+    bool has_begun = false;
   };
 
   std::shared_ptr<State> state_;
