@@ -13,7 +13,7 @@
 
 namespace tutti::cli {
 
-/// One process, or one machine, of a job.
+/// One process, or one machine, of a job. A plain value.
 struct TaskCertificate {
   std::string name;                ///< stem of its file names: letters, digits and . - _
   std::vector<std::string> hosts;  ///< names and IP addresses at which others reach it

@@ -42,7 +42,7 @@ class Descriptor {
 };
 
 /// What is written to one end can be read from the other. Programs that are started inherit
-/// neither.
+/// neither. Not thread-safe.
 struct Pipe {
   Descriptor read_end;
   Descriptor write_end;

@@ -17,7 +17,8 @@
 
 namespace tutti::cli {
 
-/// One program of a job. `options.descriptors` may not have 1 and 2: launch() reads them.
+/// One program of a job. `options.descriptors` may not have 1 and 2: launch() reads them. A plain
+/// value.
 struct LaunchedProgram {
   std::string name;  ///< in messages, and in brackets before each line of its output
   ProcessOptions options;

@@ -57,6 +57,7 @@ class ProcessGuard {
   pid_t helper_ = -1;  // leads the group, so that its number cannot be given to another
 };
 
+/// A plain value.
 struct ProcessOptions {
   /// The program, which is searched for in the PATH unless it has a slash, and its arguments.
   std::vector<std::string> command;

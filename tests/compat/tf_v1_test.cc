@@ -189,7 +189,7 @@ TEST(V1NumpyDataset, StacksListsOfArrays) {
                      ErrorCode::kInvalidArgument, "empty");
   EXPECT_EQ(rows(strategy.experimental_make_numpy_dataset({a, a})).sizes(),
             (std::vector<int64_t>{2, 2, 3}));
-  const auto nested = std::tuple(std::pair(at::arange(2), at::arange(2)));
+  const auto nested = std::make_tuple(std::pair(at::arange(2), at::arange(2)));
   const auto inner = std::get<0>(rows(strategy.experimental_make_numpy_dataset(nested)));
   EXPECT_EQ(inner.second.size(0), 2);
 }

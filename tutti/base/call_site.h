@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// A line of the caller's source. Copyable; points to string literals.
+/// A line of the caller's source. A plain value that points to string literals.
 struct CallSite {
   const char* file = "";
   int line = 0;

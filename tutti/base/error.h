@@ -28,8 +28,8 @@ enum class ErrorCode {
 /// "kInvalidArgument", ...
 const char* to_string(ErrorCode code);
 
-/// Everything the library itself throws. Exceptions of user functions and of
-/// LibTorch pass through with their own type.
+/// Everything the library itself throws. Exceptions of user functions and of LibTorch pass through
+/// with their own type. Immutable.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -14,7 +14,8 @@ namespace tutti {
 template <class Signature>
 class FunctionRef;
 
-/// Refers to a callable that outlives the reference.
+/// Refers to a callable that outlives the reference. Immutable; it may be called concurrently if
+/// the callable may.
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:

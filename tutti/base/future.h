@@ -59,6 +59,7 @@ class FutureState {
   std::vector<std::function<void()>> callbacks_ TUTTI_GUARDED_BY(mutex_);
 };
 
+/// The same with the value, which does not change once published. Thread-safe.
 template <class T>
 struct FutureValue : FutureState {
   using FutureState::FutureState;

@@ -36,7 +36,7 @@ class TUTTI_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-/// Holds a Mutex for the lifetime of the object.
+/// Holds a Mutex for the lifetime of the object. An object belongs to the thread that makes it.
 class TUTTI_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) TUTTI_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -49,8 +49,8 @@ class TUTTI_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-/// Waits for a change of what a Mutex guards. As always, check the condition in a loop.
-/// Use it only between a thread and its owner, because a wait has no deadline.
+/// Waits for a change of what a Mutex guards. As always, check the condition in a loop. Use it only
+/// between a thread and its owner, because a wait has no deadline. Thread-safe.
 class CondVar {
  public:
   void wait(Mutex& mutex) TUTTI_REQUIRES(mutex) { condition_.wait(mutex); }

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// A thread that joins in its destructor. The name (truncated to 15 characters by
-/// the kernel) is what `top -H` and a debugger show.
+/// A thread that joins in its destructor. The name (truncated to 15 characters by the kernel) is
+/// what `top -H` and a debugger show. Not thread-safe: its owner makes and destroys it.
 class Thread {
  public:
   /// Throws kUnavailable if the system refuses to start another thread.

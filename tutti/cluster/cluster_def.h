@@ -19,7 +19,7 @@
 
 namespace tutti {
 
-/// One job: the addresses of its tasks, by index.
+/// One job: the addresses of its tasks, by index. A plain value.
 struct JobDef {
   std::string name;
   std::map<int, std::string> tasks = {};
@@ -27,7 +27,7 @@ struct JobDef {
   bool operator==(const JobDef&) const = default;
 };
 
-/// The jobs of a cluster, in any order.
+/// The jobs of a cluster, in any order. A plain value.
 struct ClusterDef {
   std::vector<JobDef> job = {};
 
@@ -37,13 +37,15 @@ struct ClusterDef {
   bool operator==(const ClusterDef&) const = default;
 };
 
-/// The devices that one task may see, such as "/job:ps"; the task always sees its own.
+/// The devices that one task may see, such as "/job:ps"; the task always sees its own. A plain
+/// value.
 struct TaskDeviceFilters {
   std::vector<std::string> device_filters = {};
 
   bool operator==(const TaskDeviceFilters&) const = default;
 };
 
+/// The same for the tasks of one job, by index. A plain value.
 struct JobDeviceFilters {
   std::string name;
   std::map<int, TaskDeviceFilters> tasks = {};
@@ -51,7 +53,8 @@ struct JobDeviceFilters {
   bool operator==(const JobDeviceFilters&) const = default;
 };
 
-/// Which devices the tasks of a cluster see. A task without filters sees all of them.
+/// Which devices the tasks of a cluster see. A task without filters sees all of them. A plain
+/// value.
 struct ClusterDeviceFilters {
   std::vector<JobDeviceFilters> jobs = {};  ///< Sorted by name if set_device_filters() makes them.
 
@@ -66,7 +69,8 @@ struct ClusterDeviceFilters {
 };
 
 /// One server: the cluster, and which of its tasks the server is. The default_session_config of
-/// TensorFlow's message is not kept, because there are no sessions; from_json() skips it.
+/// TensorFlow's message is not kept, because there are no sessions; from_json() skips it. A plain
+/// value.
 struct ServerDef {
   ClusterDef cluster = {};
   std::string job_name = "";

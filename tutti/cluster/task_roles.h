@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// One task of a cluster.
+/// One task of a cluster. A plain value.
 struct TaskName {
   std::string job;
   int index = 0;

@@ -30,9 +30,9 @@
 
 namespace tutti {
 
-/// Tensors to reduce over all local replicas, as one member of the team that does
-/// it sees them. Inputs at one position have equal shapes and dtypes and are
-/// contiguous; outputs are allocated, and may be the inputs.
+/// Tensors to reduce over all local replicas, as one member of the team that does it sees them.
+/// Inputs at one position have equal shapes and dtypes and are contiguous; outputs are allocated,
+/// and may be the inputs. Immutable; each member has its own.
 class AllReduceBatch {
  public:
   /// Where a tensor lies.
@@ -96,7 +96,8 @@ class AllReduceBatch {
 };
 
 /// Tensors to concatenate over all local replicas, as one member of the team that does it sees
-/// them. The team is the threads of all replicas: member r is replica r.
+/// them. The team is the threads of all replicas: member r is replica r. Immutable; each member has
+/// its own.
 class AllGatherBatch {
  public:
   using PartOf = FunctionRef<const at::Tensor&(size_t replica, size_t tensor)>;

@@ -17,7 +17,8 @@
 
 namespace tutti {
 
-/// Elements that are reduced together: a flat tensor of each local replica, in its arena.
+/// Elements that are reduced together: a flat tensor of each local replica, in its arena. A plain
+/// value.
 struct GradientBucket {
   std::vector<at::Tensor> memory;
   std::string name = {};  ///< That of its first parameter, for diagnostics.

@@ -21,7 +21,7 @@ size_t pack_end(std::span<const int64_t> bytes, size_t begin, int64_t bytes_per_
 std::vector<std::vector<size_t>> group_by_size(std::span<const int64_t> bytes,
                                                int64_t bytes_per_pack);
 
-/// Elements [begin, end) of one tensor, counted as if it were flat.
+/// Elements [begin, end) of one tensor, counted as if it were flat. A plain value.
 struct PackPart {
   size_t tensor;
   int64_t begin;

@@ -39,7 +39,7 @@ at::ScalarType reduced_dtype(ReduceOp op, at::ScalarType dtype);
 void reduce_tree(ReduceOp op, at::ScalarType dtype, std::span<const void* const> inputs,
                  std::span<void* const> outputs, int64_t begin, int64_t end);
 
-/// A node of the tree: all replicas [begin, end).
+/// A node of the tree: all replicas [begin, end). A plain value.
 struct TreeNode {
   int begin;
   int end;

@@ -20,6 +20,7 @@ namespace tutti::contrib {
 ///
 /// make_dataset_iterator() of this strategy, by whatever handle, gives each replica whole batches
 /// of its dataset, and shards them over workers only if auto_shard_dataset is set.
+/// Thread-safe as v1::Strategy is.
 class MirroredStrategy : public v1::Strategy {
  public:
   /// Give either `devices`, or the number of GPUs under one of its two names, or nothing, which

@@ -177,23 +177,27 @@ class Strategy : public tutti::Strategy {
   ConfigProto updated(ConfigProto config) const;
 };
 
+/// tutti::MirroredStrategy with the old arguments and names. Thread-safe as Strategy is.
 class MirroredStrategy : public Strategy {
  public:
   explicit MirroredStrategy(const std::vector<std::string>& devices = {},
                             std::shared_ptr<CrossDeviceOps> cross_device_ops = nullptr);
 };
 
+/// tutti::OneDeviceStrategy with the old arguments and names. Thread-safe as Strategy is.
 class OneDeviceStrategy : public Strategy {
  public:
   explicit OneDeviceStrategy(const std::string& device);
 };
 
+/// tutti::CentralStorageStrategy with the old arguments and names. Thread-safe as Strategy is.
 class CentralStorageStrategy : public Strategy {
  public:
   explicit CentralStorageStrategy(const std::vector<std::string>& compute_devices = {},
                                   const std::string& parameter_device = {});
 };
 
+/// tutti::MultiWorkerMirroredStrategy with the old arguments and names. Thread-safe as Strategy is.
 class MultiWorkerMirroredStrategy : public Strategy {
  public:
   explicit MultiWorkerMirroredStrategy(

@@ -77,7 +77,8 @@ class Iterator {
   Element element_;  // emptied by every call
 };
 
-/// A handle, cheap to copy. T is a nest.
+/// A handle, cheap to copy. T is a nest. Immutable: passes may run concurrently on different
+/// threads, and then call its functions concurrently.
 template <Nest T>
 class Dataset {
  public:

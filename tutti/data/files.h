@@ -36,7 +36,7 @@
 
 namespace tutti::data {
 
-/// One name or several: "a", path, {"a", "b"} or a vector.
+/// One name or several: "a", path, {"a", "b"} or a vector. A plain value.
 class FileNames {
  public:
   FileNames() = default;
@@ -82,7 +82,7 @@ inline Dataset<std::string> fixed_length_record(FileNames files, int64_t record_
 }
 
 /// A column of csv<T...>(): its name in the header or its number, counted from 0, and the default
-/// for missing values, without which they are errors.
+/// for missing values, without which they are errors. A plain value.
 template <CsvValue T>
 class CsvField {
  public:

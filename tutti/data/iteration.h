@@ -21,7 +21,7 @@ namespace tutti::data {
 
 class Node;
 
-/// The work of one stage's function in a pass.
+/// The work of one stage's function in a pass. A plain value.
 struct StageStats {
   std::string stage;
   int64_t calls = 0;
@@ -38,7 +38,7 @@ class Iteration {
   Iteration(uint64_t pass, std::optional<uint64_t> seed, Iteration* stages = nullptr)
       : pass_(pass), seed_(seed), shared_(stages) {}
 
-  /// Counts the calls of one node's function.
+  /// Counts the calls of one node's function. Thread-safe.
   class Stage {
    public:
     explicit Stage(std::string name) : name_(std::move(name)) {}
@@ -69,7 +69,7 @@ class Iteration {
   };
 
   /// The order of a random node. It is part of positions, so that orders continue unchanged, even
-  /// in a different process.
+  /// in a different process. A plain value.
   struct Order {
     uint64_t seed = 0;
     uint64_t pass = 0;   ///< The pass over the dataset.

@@ -29,7 +29,8 @@ using NodePtr = std::shared_ptr<const Node>;
 inline constexpr int64_t kInfinite = -1;
 inline constexpr int64_t kUnknown = -2;
 
-/// Random access to elements.
+/// Random access to elements. Thread-safe: threads of `map` and of several passes read it
+/// concurrently.
 class Indexed {
  public:
   virtual ~Indexed() = default;
@@ -41,7 +42,7 @@ class Indexed {
 };
 
 /// What caches and the rewriting of pipelines must know about a node. The defaults suit most nodes.
-/// Pointers and functions are valid as long as the node.
+/// Pointers and functions are valid as long as the node. A plain value.
 struct NodeTraits {
   /// The size of the batches it creates or passes on, if known.
   std::optional<int64_t> batch_size = std::nullopt;

@@ -21,7 +21,7 @@ int usable_cores();
 std::string core_pool();
 
 /// Sets what at::get_num_threads returns on this thread, and MKL's count, for the lifetime of the
-/// object.
+/// object. An object belongs to the thread that makes it.
 class TorchThreadsScope {
  public:
   explicit TorchThreadsScope(int threads);

@@ -16,6 +16,7 @@
 
 namespace tutti {
 
+/// A plain value.
 struct LogicalDevice {
   std::string name;  ///< "/device:CPU:0"
   std::string type;  ///< "CPU"

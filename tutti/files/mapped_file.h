@@ -11,6 +11,7 @@
 
 namespace tutti::data {
 
+/// Immutable itself; threads that write to the memory must not overlap.
 class MappedFile {
  public:
   /// Throws the errors of InputFile; their messages begin with `who`.

@@ -18,7 +18,8 @@
 
 namespace tutti {
 
-/// Links to ranks that shared memory does not reach.
+/// Links to ranks that shared memory does not reach. Only the thread that connects the group uses
+/// it.
 class RemoteLinks {
  public:
   virtual ~RemoteLinks() = default;

@@ -41,7 +41,7 @@ struct Operation {
 
 /// The same in a fixed size, with a hash of all that must be equal. Trivially copyable: it is sent
 /// as it is, between processes of one kind of machine. Names and sizes that do not fit are
-/// truncated; the hash covers all of them.
+/// truncated; the hash covers all of them. A plain value.
 struct Fingerprint {
   static constexpr size_t kMaxSizes = 4;
   static constexpr size_t kMaxName = 48;

@@ -28,7 +28,8 @@ namespace tutti {
 /// equally many flags.
 ///
 /// In a step each local replica may set flags; replica 0 may state and attach something. When all
-/// have done so, all call exchange(), and until one of them writes again, all may read.
+/// have done so, all call exchange(), and until one of them writes again, all may read. Replicas
+/// call concurrently only as described, each from its own thread.
 class StepNote {
  public:
   /// The group outlives the note. Without a timeout, that of the group applies.

@@ -26,7 +26,7 @@
 
 namespace tutti::data {
 
-/// A C++ number with its type.
+/// A C++ number with its type. A plain value.
 struct Number {
   Leaf::Kind kind = Leaf::Kind::kInteger;  ///< kBool, kInteger or kFloating
   uint8_t bytes = 8;
@@ -47,12 +47,13 @@ struct Number {
 /// A leaf. Like a tensor, a vector of strings is a single leaf.
 using Value = std::variant<at::Tensor, Number, std::string, std::vector<std::string>>;
 
+/// The leaves of one element of a dataset, without its type. A plain value.
 struct Element {
   c10::SmallVector<Value, 2> values;
   std::string structure;  ///< Lengths and keys, where the type does not fix them.
 };
 
-/// What is known about a leaf before it is read.
+/// What is known about a leaf before it is read. A plain value.
 struct ValueSpec {
   enum class Kind { kUnknown, kTensor, kNumber, kString, kStrings };
 
@@ -78,6 +79,7 @@ template <class T>
 inline constexpr bool is_string_vector =
     std::is_same_v<std::remove_const_t<T>, std::vector<std::string>>;
 
+/// Moves the leaves of a visited value into an element. Used within one visit.
 struct ElementWriter {
   Element& element;
 
@@ -104,7 +106,7 @@ struct ElementWriter {
 [[noreturn]] void throw_bad_element(const Element& element, const char* expected);
 
 /// Gives vectors, optionals and maps the lengths and keys in the structure text; leaves keep their
-/// values.
+/// values. Used within one visit.
 struct StructureReader {
   Element& element;
   std::string_view structure = {};
@@ -174,7 +176,7 @@ struct StructureReader {
   }
 };
 
-/// Fills a default-constructed value.
+/// Fills a default-constructed value. Used within one visit.
 struct ElementReader : StructureReader {
   size_t next = 0;
 

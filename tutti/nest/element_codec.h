@@ -15,6 +15,7 @@
 
 namespace tutti::data {
 
+/// Appends the parts of a position. Not thread-safe.
 class StateWriter {
  public:
   void tag(std::string_view name) { text(name); }
@@ -29,7 +30,8 @@ class StateWriter {
   std::string bytes_;
 };
 
-/// Throws kDataLoss when bytes are missing, out of range or from a different pipeline.
+/// Throws kDataLoss when bytes are missing, out of range or from a different pipeline. Not
+/// thread-safe.
 class StateReader {
  public:
   explicit StateReader(std::string_view bytes) : bytes_(bytes) {}

@@ -13,7 +13,7 @@
 namespace tutti {
 
 /// values[i] belongs to row indices[i] of a tensor of shape dense_shape (empty
-/// when it is not known). A value type; tensors are shared, not copied.
+/// when it is not known). A plain value; tensors are shared, not copied.
 class IndexedSlices {
  public:
   /// Throws kInvalidArgument unless `indices` is a vector of int32 or int64 and

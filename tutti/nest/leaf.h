@@ -16,7 +16,8 @@
 
 namespace tutti {
 
-/// Points to one leaf inside a value that outlives it.
+/// Points to one leaf inside a value that outlives it. A plain value; access to the leaf itself is
+/// not synchronised.
 struct Leaf {
   enum class Kind : uint8_t { kTensor, kIndexedSlices, kString, kBool, kInteger, kFloating };
 

@@ -224,6 +224,7 @@ concept Nest = nest<T>::is_nest;
 
 namespace internal {
 
+/// Lists the leaves of a visited value. Used within one visit.
 struct LeafCollector {
   LeafList leaves;
 
@@ -251,7 +252,7 @@ struct LeafCollector {
 };
 
 // The text is equal for two values of one type exactly if their structures (lengths, keys, engaged
-// optionals) are equal. It is empty when the type fixes them.
+// optionals) are equal. It is empty when the type fixes them. Used within one visit.
 struct StructureWriter {
   std::string text;
 

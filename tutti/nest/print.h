@@ -31,6 +31,7 @@ namespace internal {
 /// The readable C++ name of a type.
 std::string type_name(const std::type_info& type);
 
+/// Prints a visited value. Used within one visit.
 struct Printer {
   std::ostream& out;
   std::vector<const char*> closers = {};

@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-/// Which strategy to make. Keys of the JSON form have the same names.
+/// Which strategy to make. Keys of the JSON form have the same names. A plain value.
 struct StrategyConfig {
   /// "mirrored", "multi_worker_mirrored", "central_storage", "one_device" or "default"
   std::string strategy = "mirrored";

@@ -9,7 +9,7 @@
 
 namespace tutti::rpc {
 
-/// The certificates are PEM files: give all three or none. Plain data.
+/// The certificates are PEM files: give all three or none. A plain value.
 struct SecurityOptions {
   std::string job_secret = {};        ///< at least 16 bytes; empty: see find_job_secret
   std::string ca_file = {};           ///< the CA that must have signed a peer's certificate

@@ -39,8 +39,8 @@ struct CentralStorageStrategyOptions {
 /// device, combined when it is read from outside. Metrics therefore update without waiting, and
 /// a program has the same meaning under both strategies.
 ///
-/// Datasets are split as under MirroredStrategy: every row reaches a replica, including those of
-/// a last batch that is too small for all replicas.
+/// Datasets are split as under MirroredStrategy: every row reaches a replica, including those of a
+/// last batch that is too small for all replicas. Thread-safe as Strategy is.
 class CentralStorageStrategy : public Strategy {
  public:
   /// An empty list means all GPUs or, without a GPU, all logical CPUs. An empty

@@ -81,7 +81,8 @@ class DistributedIterator {
 };
 
 /// A handle, cheap to copy; made by Strategy::distribute_dataset and
-/// Strategy::distribute_datasets_from_function. Each loop over it is a new pass.
+/// Strategy::distribute_datasets_from_function. Each loop over it is a new pass, which any thread
+/// may begin, in the same order on all workers. Immutable.
 template <class T>
 class DistributedDataset {
  public:
@@ -114,6 +115,7 @@ class DistributedDataset {
   std::shared_ptr<const internal::InputSource> source_;
 };
 
+/// An input iterator; copies share the pass, so one thread uses them all.
 template <class T>
 class DistributedDataset<T>::RangeIterator {
  public:

@@ -34,7 +34,7 @@ struct InputOptions {
   bool even_split = false;
 };
 
-/// The argument of the function given to distribute_datasets_from_function.
+/// The argument of the function given to distribute_datasets_from_function. A plain value.
 struct InputContext {
   int num_input_pipelines = 1;
   int input_pipeline_id = 0;

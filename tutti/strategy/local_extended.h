@@ -16,7 +16,7 @@ namespace tutti {
 
 /// One replica per device; values are combined by `cross_device_ops`. When null these are
 /// select_cross_device_ops() over the replicas of all workers. A run that fails on one worker ends
-/// the group of all.
+/// the group of all. Thread-safe as StrategyExtended is.
 class LocalExtended : public StrategyExtended {
  public:
   LocalExtended(std::string name, std::vector<DeviceSpec> devices,

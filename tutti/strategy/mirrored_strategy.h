@@ -27,7 +27,8 @@ struct MirroredStrategyOptions {
   ReplicaRunnerOptions runner = {};
 };
 
-/// One replica per device; replica 0 runs on the thread that calls run().
+/// One replica per device; replica 0 runs on the thread that calls run(). Thread-safe as Strategy
+/// is.
 class MirroredStrategy : public Strategy {
  public:
   /// An empty list means all GPUs or, without a GPU, all logical CPUs.

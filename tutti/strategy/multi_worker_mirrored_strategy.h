@@ -54,7 +54,8 @@ struct MultiWorkerMirroredStrategyOptions {
 /// wait for other workers.
 ///
 /// A failing worker ends the job: at its next call every other worker gets kCancelled with the
-/// error, or kUnavailable if the worker is gone.
+/// error, or kUnavailable if the worker is gone. Thread-safe as Strategy is, but all workers must
+/// make the same calls in the same order.
 class MultiWorkerMirroredStrategy : public Strategy {
  public:
   /// Waits until all workers have joined. Without a resolver the environment decides

@@ -15,7 +15,8 @@ struct OneDeviceStrategyOptions {
   int threads_per_replica = 0;
 };
 
-/// One replica on `device`; run() calls the function on the calling thread.
+/// One replica on `device`; run() calls the function on the calling thread. Thread-safe as Strategy
+/// is.
 class OneDeviceStrategy : public Strategy {
  public:
   /// Throws kNotFound when the device does not exist.

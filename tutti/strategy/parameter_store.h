@@ -17,7 +17,7 @@
 namespace tutti {
 
 /// A slot (of a layout of parameters) whose values differ between replica 0 and another replica;
-/// its code grows with the slot.
+/// its code grows with the slot. A plain value.
 struct Difference {
   size_t slot = 0;
   size_t replica = 0;
@@ -30,7 +30,8 @@ struct Difference {
 
 /// In a step that updates, the replicas call update() once for every chunk, together, and then each
 /// calls commit(), all in one meeting; after the meeting each calls pull(). No replica computes
-/// with its parameters between its first update() and its pull().
+/// with its parameters between its first update() and its pull(). Within each of these phases the
+/// replicas call concurrently, each from its own thread.
 class ParameterStore {
  public:
   /// How the chunks of a step are updated: the same for all of them.

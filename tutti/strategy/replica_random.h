@@ -37,7 +37,8 @@ class ReplicaRandom {
 
   const at::Generator& generator();
 
-  /// Makes this the source of the calling thread's random numbers on the CPU.
+  /// Makes this the source of the calling thread's random numbers on the CPU. An object belongs to
+  /// the thread that makes it.
   class Scope {
    public:
     explicit Scope(ReplicaRandom& random);

@@ -33,19 +33,21 @@ namespace tutti {
 class ClusterSpec;
 class Scope;
 
-/// Accepted by run() for programs that set them; they only affect TPUs.
+/// Accepted by run() for programs that set them; they only affect TPUs. A plain value.
 struct RunOptions {
   bool enable_dynamic_batch_size = true;
   bool bucketizing_dynamic_shape = false;
 };
 
-/// The argument of the function given to Strategy::distribute_values_from_function.
+/// The argument of the function given to Strategy::distribute_values_from_function. A plain value.
 struct ValueContext {
   int replica_id_in_sync_group = 0;
   int num_replicas_in_sync = 1;
 };
 
 /// A handle, cheap to copy; the strategy lives as long as a handle or a scope of it exists.
+/// Thread-safe as StrategyExtended is; assigning to a handle, or configure(), must not overlap
+/// other uses of that handle.
 class Strategy {
  public:
   /// Throws kInvalidArgument for a null pointer.
@@ -157,7 +159,8 @@ class Strategy {
   std::shared_ptr<StrategyExtended> extended_;
 };
 
-/// Keeps a strategy current; made only by Strategy::scope(), and only on the stack.
+/// Keeps a strategy current; made only by Strategy::scope(), and only on the stack. An object
+/// belongs to the thread that makes it.
 class Scope {
  public:
   Scope(const Scope&) = delete;

@@ -29,6 +29,7 @@ struct CompatTraits {
   bool shards_replica_batches = false;
 };
 
+/// A plain value; constant once a strategy is in use.
 struct StrategyTraits {
   /// Where variables live; empty: on the devices of the replicas.
   std::vector<DeviceSpec> parameter_devices = {};

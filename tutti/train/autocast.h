@@ -17,7 +17,7 @@ namespace tutti {
 /// the replicas. Wrap the forward pass and the loss. Converted weights are not cached between
 /// operators, so that an update is never missed. CPUs support bfloat16 only (kInvalidArgument
 /// otherwise); where it would crash the process, on a CPU with AMX under LibTorch 1, the
-/// constructor throws kFailedPrecondition.
+/// constructor throws kFailedPrecondition. An object belongs to the thread that makes it.
 class Autocast {
  public:
   explicit Autocast(at::ScalarType dtype = at::kBFloat16, at::DeviceType device = at::kCPU);

@@ -65,7 +65,7 @@ class Metric {
   Variable totals_;
 };
 
-/// The base of averages: a weighted sum and the sum of the weights.
+/// The base of averages: a weighted sum and the sum of the weights. Threads: as Metric.
 class WeightedMean : public Metric {
  public:
   explicit WeightedMean(const std::string& name) : Metric(name, {2}) {}
@@ -78,7 +78,7 @@ class WeightedMean : public Metric {
   double compute(const at::Tensor& totals) const override;
 };
 
-/// The mean of all elements.
+/// The mean of all elements. Threads: as Metric.
 class Mean final : public WeightedMean {
  public:
   using WeightedMean::WeightedMean;
@@ -92,7 +92,7 @@ class Mean final : public WeightedMean {
   const char* kind() const override { return "Mean"; }
 };
 
-/// The sum of all elements.
+/// The sum of all elements. Threads: as Metric.
 class Sum final : public Metric {
  public:
   explicit Sum(const std::string& name) : Metric(name, {1}) {}
@@ -109,6 +109,7 @@ class Sum final : public Metric {
 };
 
 /// How often the class with the greatest score is the label; of equal scores the first wins.
+/// Threads: as Metric.
 class Accuracy final : public WeightedMean {
  public:
   using WeightedMean::WeightedMean;
@@ -122,7 +123,8 @@ class Accuracy final : public WeightedMean {
   const char* kind() const override { return "Accuracy"; }
 };
 
-/// How often "the score is above the threshold" agrees with "the label is not 0".
+/// How often "the score is above the threshold" agrees with "the label is not 0". Threads: as
+/// Metric.
 class BinaryAccuracy final : public WeightedMean {
  public:
   explicit BinaryAccuracy(const std::string& name, double threshold = 0.5)
@@ -141,6 +143,7 @@ class BinaryAccuracy final : public WeightedMean {
 };
 
 /// How often fewer than k classes have a greater score than the label's, which must be finite.
+/// Threads: as Metric.
 class TopKAccuracy final : public WeightedMean {
  public:
   /// Throws kInvalidArgument unless k is positive.
@@ -157,7 +160,7 @@ class TopKAccuracy final : public WeightedMean {
   int64_t k_;
 };
 
-/// The mean of (prediction - target)^2 over all elements.
+/// The mean of (prediction - target)^2 over all elements. Threads: as Metric.
 class MeanSquaredError final : public WeightedMean {
  public:
   using WeightedMean::WeightedMean;
@@ -187,8 +190,8 @@ struct AucOptions {
   bool from_logits = false;
 };
 
-/// The area under a curve, approximated by thresholds as tf.keras.metrics.AUC does. Unless
-/// there are examples of both kinds it is 0.
+/// The area under a curve, approximated by thresholds as tf.keras.metrics.AUC does. Unless there
+/// are examples of both kinds it is 0. Threads: as Metric.
 class Auc final : public Metric {
  public:
   /// Throws kInvalidArgument for bad options.

@@ -61,6 +61,7 @@ std::shared_ptr<Impl> module_ptr(const torch::nn::ModuleHolder<Impl>& holder) {
 }
 
 // The copies with their type: a cast from torch::nn::Module, a virtual base, would be slow.
+// Thread-safe as ReplicatedModules is.
 template <class Impl>
 class TypedModules final : public ReplicatedModules {
  public:

@@ -47,7 +47,7 @@ class SyncBatchNormImpl
   void _check_input_dim(const at::Tensor& input) override;  // NOLINT: LibTorch's name
 };
 
-/// The module holder, as LibTorch has one for each of its modules.
+/// The module holder, as LibTorch has one for each of its modules. Threads: as the module.
 template <size_t D>
 class SyncBatchNorm : public torch::nn::ModuleHolder<SyncBatchNormImpl<D>> {
  public:

@@ -23,6 +23,7 @@ enum class CommunicationImplementation : uint8_t {
 const char* to_string(CommunicationImplementation implementation);
 std::ostream& operator<<(std::ostream& out, CommunicationImplementation implementation);
 
+/// How a collective call is carried out. A plain value.
 struct CommunicationOptions {
   /// Tensors are reduced in packs; a pack is closed once it holds more bytes than this. 0 means one
   /// pack. Between workers, tensors of 256 KB and more are sent unpacked: packing would copy them.

@@ -23,7 +23,8 @@
 
 namespace tutti {
 
-/// The base of these kinds: allocates the components, and reads and writes single ones.
+/// The base of these kinds: allocates the components, and reads and writes single ones. Threads: as
+/// VariableImpl.
 class ComponentVariable : public VariableImpl {
  public:
   /// Copies the initial value to each device.

@@ -21,7 +21,8 @@ class StrategyServices;
 namespace internal {
 
 /// Explains errors of LibTorch beyond what their text says. A room above puts it into the context
-/// of the thread that uses it; it must live until the replica's function has returned.
+/// of the thread that uses it; it must live until the replica's function has returned. Only that
+/// thread calls it.
 class ErrorExplainer {
  public:
   /// Returns what to add to an error with this text, or an empty string.
@@ -31,8 +32,8 @@ class ErrorExplainer {
   ~ErrorExplainer() = default;
 };
 
-/// A frame without a replica is a cross-replica context; within it one component of a
-/// variable may be under update.
+/// A frame without a replica is a cross-replica context; within it one component of a variable may
+/// be under update. Only the thread that it is on reads it.
 struct ContextFrame {
   StrategyServices* services = nullptr;
   ReplicaContext* replica = nullptr;
@@ -52,7 +53,8 @@ inline CallSite last_context_site() { return thread_context.context_site; }
 inline void set_last_context_site(CallSite site) { thread_context.context_site = site; }
 
 /// Names what this thread combines over workers, for messages, during the life of the object, which
-/// must be on the stack. The name must be the same on all workers.
+/// must be on the stack. The name must be the same on all workers. An object belongs to the thread
+/// that makes it.
 class OperationNameScope {
  public:
   explicit OperationNameScope(std::string name)
@@ -71,7 +73,8 @@ class OperationNameScope {
   const SlotScope<&ThreadContext::operation_name> slot_;
 };
 
-/// Pushes a frame for the life of the object, which must be on the stack.
+/// Pushes a frame for the life of the object, which must be on the stack. An object belongs to the
+/// thread that makes it.
 class FrameScope {
  public:
   FrameScope(StrategyServices* services, ReplicaContext* replica, int updated_component = -1)
@@ -85,7 +88,8 @@ class FrameScope {
 
 /// Makes a replica's context current on LibTorch's own threads, where gradients are computed. On a
 /// thread that works for another replica or a strategy, the backward pass is misplaced: throws
-/// kFailedPrecondition with a message that begins with `who`.
+/// kFailedPrecondition with a message that begins with `who`. An object belongs to the thread that
+/// makes it.
 class BackwardScope {
  public:
   BackwardScope(StrategyServices& services, ReplicaContext& replica, std::string_view who);

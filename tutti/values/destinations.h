@@ -22,7 +22,7 @@ class Variable;
 /// One or more devices. Made from the name of a device, or from a value that is already where the
 /// result should be; the value itself is not changed. The location of a nest is that of its first
 /// tensor. LibTorch cannot tell logical CPUs apart, so component i of a value in host memory counts
-/// as CPU:i.
+/// as CPU:i. A plain value.
 class Destinations {
  public:
   /// Throws kInvalidArgument for a name that is empty or not the name of a device, kNotFound for a

@@ -22,7 +22,7 @@ namespace tutti {
 class MeetingRequest;
 
 /// The part of a request that all replicas see: one cache line. It is written only when it changes,
-/// so a call that repeats the previous one moves no cache line between cores.
+/// so a call that repeats the previous one moves no cache line between cores. A plain value.
 struct alignas(64) MeetingNote {
   MeetingRequest* request = nullptr;
   const std::type_info* type = nullptr;
@@ -32,8 +32,8 @@ struct alignas(64) MeetingNote {
   bool operator==(const MeetingNote&) const = default;
 };
 
-/// Lives on the stack of the replica that waits; the other replicas may read it
-/// until complete() has returned.
+/// Lives on the stack of the replica that waits; the other replicas may read it until complete()
+/// has returned. The runner orders these accesses; nothing else is thread-safe.
 class MeetingRequest {
  public:
   /// Which replica calls complete(), once all have arrived and agree.

@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-/// The code that makes one guarantees that all components are equal. A value type.
+/// The code that makes one guarantees that all components are equal. A plain value.
 template <class T>
 class Mirrored {
  public:

@@ -17,7 +17,8 @@
 
 namespace tutti {
 
-/// Component i belongs to local replica i. A value type, as copyable as T is.
+/// Component i belongs to local replica i. A plain value, as copyable as T is; threads may use
+/// different components concurrently.
 ///
 /// A per-replica tuple or pair splits into its parts:
 ///   auto [loss, count] = strategy.run(step, batch);   // two PerReplica values

@@ -151,6 +151,7 @@ struct context_for {
   using type = const ReplicaContext;
 };
 
+/// Calls the function of replica 0 with the arguments of all replicas. Threads: as MeetingRequest.
 template <class F, class... A>
 class MergeRequest final : public MeetingRequest {
  public:

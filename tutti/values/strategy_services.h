@@ -25,7 +25,8 @@ class VariableImpl;
 struct VariableCreation;
 struct VariableUpdate;
 
-/// The operations of a replica and of variables, as their strategy implements them.
+/// The operations of a replica and of variables, as their strategy implements them. Replicas call
+/// it concurrently, each from its own thread.
 class StrategyServices {
  public:
   virtual ~StrategyServices() = default;

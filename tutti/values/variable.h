@@ -61,7 +61,7 @@ at::Tensor initial_number(const at::Tensor& number, std::optional<at::ScalarType
 
 }  // namespace internal
 
-/// What can be assigned: a tensor, a number, a value per replica or a variable.
+/// What can be assigned: a tensor, a number, a value per replica or a variable. A plain value.
 class VariableValue {
  public:
   enum class Kind { kTensor, kNumber, kPerReplica, kMirrored };
@@ -255,7 +255,8 @@ class Variable {
 
 /// While it lives, a replica that converts a variable which synchronises on read to a tensor gets
 /// the combination of all replicas' copies. It applies to the replica that made the scope; every
-/// replica must do the same. Meanwhile value() and read_value() throw kUnimplemented.
+/// replica must do the same. Meanwhile value() and read_value() throw kUnimplemented. An object
+/// belongs to the thread that makes it.
 class VariableSyncOnReadScope {
  public:
   VariableSyncOnReadScope();

@@ -18,7 +18,8 @@ namespace tutti::internal {
 
 using Json = nlohmann::json;
 
-/// Who reads, what is allowed, and a valid example: the beginning and the end of each message.
+/// Who reads, what is allowed, and a valid example: the beginning and the end of each message. A
+/// plain value.
 struct JsonOrigin {
   std::string who;
   std::string example = "";  ///< May be empty.

@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// See GradientReducer. `ops` outlives it.
+/// See GradientReducer. `ops` outlives it. Threads: as GradientReducer.
 class DeviceGradientReducer final : public GradientReducer {
  public:
   DeviceGradientReducer(CrossDeviceOps& ops, std::vector<GradientBucket> buckets,

@@ -16,7 +16,7 @@
 
 namespace tutti::internal {
 
-/// The devices that add for the two groups, as positions in the list of devices.
+/// The devices that add for the two groups, as positions in the list of devices. A plain value.
 struct GroupMains {
   size_t first;
   size_t second;

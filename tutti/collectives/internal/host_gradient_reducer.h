@@ -15,7 +15,7 @@ namespace tutti::internal {
 /// See GradientReducer. All is summed in finish(), where the replicas share the chunks and update
 /// the parameters of each while it is in the cache. Summing during backward would gain nothing: no
 /// core is idle then, the gradients are fetched twice, and the slowest replica, the only one that
-/// finds buckets filled by all, falls further behind.
+/// finds buckets filled by all, falls further behind. Threads: as GradientReducer.
 class HostGradientReducer final : public GradientReducer {
  public:
   explicit HostGradientReducer(std::vector<GradientBucket> buckets);

@@ -27,7 +27,8 @@
 namespace tutti::internal {
 
 /// See GradientReducer. All workers make their reducers in the same order, with equal buckets: the
-/// constructor compares layouts, and throws kFailedPrecondition with both if they differ.
+/// constructor compares layouts, and throws kFailedPrecondition with both if they differ. Threads:
+/// as GradientReducer.
 class WorkerGradientReducer final : public GradientReducer {
  public:
   /// Which buckets are summed in copies in host memory, made in finish(): those on devices other

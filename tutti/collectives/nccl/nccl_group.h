@@ -38,9 +38,9 @@ class NcclGroup {
   size_t size() const { return devices_.size(); }
   c10::Device device(size_t rank) const { return devices_[rank]; }
 
-  /// Calls that ranks [first, last) make together, between group start and group end.
-  /// They go to the default stream of each rank's device. Failures throw (check_nccl),
-  /// and so does beginning after abort() (kCancelled).
+  /// Calls that ranks [first, last) make together, between group start and group end. They go to
+  /// the default stream of each rank's device. Failures throw (check_nccl), and so does beginning
+  /// after abort() (kCancelled). Used by one thread.
   class Calls {
    public:
     Calls(NcclGroup& group, size_t first, size_t last);

@@ -17,8 +17,8 @@
 
 namespace tutti::internal {
 
-/// Flat elements that are exchanged together. Every replica owns `chunk` of them, so
-/// the buffers are padded to chunk * replicas.
+/// Flat elements that are exchanged together. Every replica owns `chunk` of them, so the buffers
+/// are padded to chunk * replicas. A plain value.
 struct NcclPack {
   at::ScalarType dtype;
   at::ScalarType reduced_dtype;

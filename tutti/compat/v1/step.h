@@ -36,7 +36,8 @@ class Step {
   Strategy distribution_;
 };
 
-/// A step that takes its input from the batches for single replicas of dataset_fn().
+/// A step that takes its input from the batches for single replicas of dataset_fn(). Not
+/// thread-safe.
 template <class T>
 class StandardInputStep : public Step {
  public:
@@ -65,7 +66,7 @@ using DatasetElement = typename std::decay_t<std::invoke_result_t<const F&>>::va
 
 /// In each iteration every replica computes loss_fn(context, parts of its batch...), or
 /// loss_fn(parts...), and updates the model by the sum of the gradients. `optimizer` has
-/// zero_grad() and step(), as DistributedOptimizer does, and outlives the step.
+/// zero_grad() and step(), as DistributedOptimizer does, and outlives the step. Not thread-safe.
 template <class D, class L, class Optimizer>
 class StandardSingleLossStep : public StandardInputStep<internal::DatasetElement<D>> {
  public:

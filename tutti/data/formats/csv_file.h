@@ -61,7 +61,7 @@ struct CsvOptions {
   Compression compression = Compression::kAuto;
 };
 
-/// The values of the requested columns.
+/// The values of the requested columns. A plain value.
 struct CsvRow {
   c10::SmallVector<Value, 2> values;
 

@@ -49,9 +49,9 @@ namespace internal {
 struct ExampleTable;
 }  // namespace internal
 
-/// The features of one example, in the order of the spec. A feature of numbers is a tensor;
-/// a fixed feature of bytes is a string if its shape is (), otherwise a vector of strings in
-/// row-major order; a variable one is a vector of strings.
+/// The features of one example, in the order of the spec. A feature of numbers is a tensor; a fixed
+/// feature of bytes is a string if its shape is (), otherwise a vector of strings in row-major
+/// order; a variable one is a vector of strings. A plain value.
 class ParsedExample {
  public:
   /// By name or by position in the spec. Throws kNotFound if the spec does not have the feature,

@@ -27,7 +27,7 @@ inline bool batches_are_full(int64_t elements, int64_t size, bool drop_remainder
   return drop_remainder || elements == kInfinite || (elements >= 0 && elements % size == 0);
 }
 
-/// Batches of tokens: elements to be stacked, or indices.
+/// Batches of tokens: elements to be stacked, or indices. Threads: as Stream.
 template <class Token, class Batch>
 class BatchStream final : public Stream<Batch> {
  public:

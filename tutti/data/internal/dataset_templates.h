@@ -17,6 +17,7 @@
 
 namespace tutti::data {
 
+/// An input iterator; copies share the pass, so one thread uses them all.
 template <Nest T>
 class Dataset<T>::RangeIterator {
  public:

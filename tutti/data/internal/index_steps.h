@@ -36,6 +36,7 @@ class IndexQueue {
   bool closed_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
+/// Reads only the rows of this worker. Threads: as StepStream.
 class IndexSteps final : public StepStream {
  public:
   /// `rows` is node->batched_rows().

@@ -17,6 +17,7 @@ namespace tutti::data {
 using PassCounter = std::shared_ptr<std::atomic<uint64_t>>;
 inline PassCounter make_pass_counter() { return std::make_shared<std::atomic<uint64_t>>(0); }
 
+/// Makes the inner passes of one stream. Its const functions may run concurrently.
 class InnerPasses {
  public:
   InnerPasses(Iteration& iteration, const Node& node, std::atomic<uint64_t>& passes)

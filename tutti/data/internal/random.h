@@ -19,7 +19,7 @@ inline uint64_t random_seed() {
   return (uint64_t{source()} << 32) | source();
 }
 
-/// xoshiro256**, seeded by SplitMix64.
+/// xoshiro256**, seeded by SplitMix64. Not thread-safe.
 class Random {
  public:
   explicit Random(uint64_t seed) {

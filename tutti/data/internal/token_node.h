@@ -16,6 +16,7 @@
 namespace tutti::data {
 
 /// Derived has `template <class Token> std::unique_ptr<Stream<Token>> stream(Iteration&) const`.
+/// Immutable, as every Node.
 template <class Derived>
 class TokenNode : public Node {
  public:

@@ -17,7 +17,8 @@ namespace tutti::internal {
 
 class RemotePeer;
 
-/// See RemoteLinks. Other ranks may open their streams as soon as it is made.
+/// See RemoteLinks. Other ranks may open their streams as soon as it is made. Threads: as
+/// RemoteLinks.
 class GrpcLinks final : public RemoteLinks {
  public:
   struct Options {

@@ -123,7 +123,7 @@ class RemotePeer {
   std::vector<std::unique_ptr<rpc::SendStream>> streams_;
 };
 
-/// See Link.
+/// See Link. Threads: as Link.
 class GrpcLink final : public Link {
  public:
   GrpcLink(std::shared_ptr<RemotePeer> peer, size_t lane);

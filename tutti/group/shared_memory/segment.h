@@ -51,6 +51,7 @@ class Segment {
   static constexpr size_t kSlots = 8;
   static constexpr size_t kStagedBytes = 512 << 10;  ///< Memory of each slot for copied bytes.
 
+  /// A plain value.
   struct Layout {
     size_t lanes = 0;
     size_t ranks = 0;
@@ -92,7 +93,8 @@ class Segment {
 
   // ---- sleeping; see the top of the file
 
-  /// Counts a thread of this rank that is about to sleep.
+  /// Counts a thread of this rank that is about to sleep. An object belongs to the thread that
+  /// makes it.
   class Sleeper {
    public:
     explicit Sleeper(Segment& mine) : mine_(mine) { mine_.add_sleeper(1); }

@@ -30,7 +30,7 @@ class PeerSocket {
   const int descriptor_;
 };
 
-/// See Link.
+/// See Link. Threads: as Link.
 class SharedMemoryLink final : public Link {
  public:
   SharedMemoryLink(std::shared_ptr<Segment> mine, std::shared_ptr<const Segment> theirs,

@@ -43,7 +43,8 @@ class Reply::Slot {
 
 namespace tutti::rpc::internal {
 
-/// Owned by gRPC: deletes itself when gRPC is done with it.
+/// Owned by gRPC: deletes itself when gRPC is done with it. Only threads of gRPC and the slot call
+/// it; OnCancel() may overlap the other calls, and the mutex of the slot orders what they share.
 class IncomingCall final : public grpc::ServerGenericBidiReactor {
  public:
   IncomingCall(std::shared_ptr<ListenerCore> core, std::shared_ptr<const DeferredHandler> handler,
@@ -67,7 +68,7 @@ class IncomingCall final : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer response_;
 };
 
-/// Ends any call with a status. Owned by gRPC.
+/// Ends any call with a status. Owned by gRPC. Only threads of gRPC call it.
 class RefusedCall final : public grpc::ServerGenericBidiReactor {
  public:
   explicit RefusedCall(grpc::Status status);

@@ -36,7 +36,8 @@ class StreamLink final : public IncomingStream {
   StreamCall* call_ TUTTI_GUARDED_BY(mutex_);  ///< null when gRPC is done with it
 };
 
-/// Owned by gRPC: deletes itself when gRPC is done with it.
+/// Owned by gRPC: deletes itself when gRPC is done with it. Only threads of gRPC and the link call
+/// it; the mutex of the link guards what they share.
 class StreamCall final : public grpc::ServerGenericBidiReactor {
  public:
   StreamCall(std::shared_ptr<ListenerCore> core, std::shared_ptr<const StreamHandler> handler,

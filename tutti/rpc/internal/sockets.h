@@ -18,6 +18,7 @@ namespace tutti::rpc::internal {
 /// Like parse_address(), but allows port 0; the error begins with `who`.
 Address split_address(const char* who, const std::string& address);
 
+/// The address of a socket, as the system has it. A plain value.
 struct SocketAddress {
   sockaddr_storage storage = {};
   socklen_t size = 0;

@@ -27,8 +27,9 @@ namespace internal {
 /// "float32[2]", or "3 leaves (float32[2], ...)".
 std::string describe_all(const LeafList& leaves);
 
-/// The leaves are checked and results allocated before the meeting; there the replicas
-/// reduce together or, if there is little to do, the last to arrive reduces for all.
+/// The leaves are checked and results allocated before the meeting; there the replicas reduce
+/// together or, if there is little to do, the last to arrive reduces for all. Threads: as
+/// MeetingRequest.
 class AllReduceRequest : public MeetingRequest {
  public:
   /// `function` is a literal; its address identifies the call. `leaves` and `structure`

@@ -15,7 +15,7 @@
 
 namespace tutti::internal {
 
-/// Autocast's dtypes and cache flag, which at::ThreadLocalState leaves out.
+/// Autocast's dtypes and cache flag, which at::ThreadLocalState leaves out. A plain value.
 struct AutocastState {
   at::ScalarType cpu_dtype;
   at::ScalarType gpu_dtype;
@@ -28,7 +28,7 @@ struct AutocastState {
 };
 
 /// The state behind grad mode, inference mode and autocast, which is the entire state of an
-/// ordinary thread.
+/// ordinary thread. A plain value.
 struct OrdinaryState {
   c10::impl::LocalDispatchKeySet keys;
   c10::AutogradState autograd;
@@ -39,12 +39,14 @@ struct OrdinaryState {
 };
 
 /// A snapshot of the thread that makes it. Setting the whole state takes microseconds, so this is
-/// only done if the thread on either side is not ordinary.
+/// only done if the thread on either side is not ordinary. Immutable: all replicas apply it
+/// concurrently.
 class CallerState {
  public:
   CallerState();
 
-  /// Applies the snapshot for the life of the object, then restores what was there.
+  /// Applies the snapshot for the life of the object, then restores what was there. An object
+  /// belongs to the thread that makes it.
   class Scope {
    public:
     explicit Scope(const CallerState& state);

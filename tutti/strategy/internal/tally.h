@@ -37,7 +37,7 @@ inline uint64_t finished(uint64_t tally) { return (tally / kFinished) & kCountMa
 
 }  // namespace tally
 
-// Thrown on replicas that are released because another replica failed.
+// Thrown on replicas that are released because another replica failed. Immutable.
 class CancelledByPeer final : public Error {
  public:
   explicit CancelledByPeer(const std::string& text) : Error(ErrorCode::kCancelled, text) {}

@@ -14,8 +14,8 @@
 
 namespace tutti::internal {
 
-/// Every replica requests a variable; the one requested by replica 0 is made. Names may
-/// differ: replicas that requested a different one repeat their request.
+/// Every replica requests a variable; the one requested by replica 0 is made. Names may differ:
+/// replicas that requested a different one repeat their request. Threads: as MeetingRequest.
 class CreateVariableRequest final : public MeetingRequest {
  public:
   using Make = FunctionRef<void()>;
@@ -35,9 +35,9 @@ class CreateVariableRequest final : public MeetingRequest {
   Make make_;
 };
 
-/// Combines the values of all replicas by kSum or kMean. A value that is the same on all
-/// replicas is not a contribution of each: it is its own mean, and kSum rejects it unless it is
-/// zero.
+/// Combines the values of all replicas by kSum or kMean. A value that is the same on all replicas
+/// is not a contribution of each: it is its own mean, and kSum rejects it unless it is zero.
+/// Threads: as MeetingRequest.
 class CombineUpdateRequest final : public AllReduceRequest {
  public:
   CombineUpdateRequest(StrategyExtended& strategy, const ReplicaContext& context,
@@ -59,7 +59,7 @@ class CombineUpdateRequest final : public AllReduceRequest {
   int replicas_;
 };
 
-/// Gives the value of replica 0 of worker 0 to all replicas.
+/// Gives the value of replica 0 of worker 0 to all replicas. Threads: as MeetingRequest.
 class FirstUpdateRequest final : public MeetingRequest {
  public:
   FirstUpdateRequest(StrategyExtended& strategy, const VariableUpdate& update);

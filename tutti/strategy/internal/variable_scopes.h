@@ -16,7 +16,8 @@ class StrategyExtended;
 
 namespace internal {
 
-/// Made by StrategyExtended::colocate_vars_with. Scopes nest; the innermost one applies.
+/// Made by StrategyExtended::colocate_vars_with. Scopes nest; the innermost one applies. An object
+/// belongs to the thread that makes it.
 class ColocationScope {
  public:
   ColocationScope(const StrategyExtended& strategy, std::vector<DeviceSpec> devices)

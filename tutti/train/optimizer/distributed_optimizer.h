@@ -34,7 +34,7 @@
 
 namespace tutti {
 
-/// Parameters, by name, that have their own options.
+/// Parameters, by name, that have their own options. A plain value.
 template <class Options>
 struct ParameterGroup {
   std::vector<std::string> parameters;
@@ -48,7 +48,8 @@ struct ParameterGroup {
 /// exists once per process.
 ///
 /// One object serves all replicas. Inside run() every replica calls the same functions in the same
-/// order; step(), and zero_grad() after a backward without step(), are meeting points.
+/// order; step(), and zero_grad() after a backward without step(), are meeting points. Each replica
+/// calls from its own thread; between runs one thread at a time may use it.
 template <class O>
 class DistributedOptimizer {
   static_assert(!std::is_same_v<O, torch::optim::LBFGS>,

@@ -31,10 +31,11 @@ struct GradScalerOptions {
 };
 
 /// One object serves all replicas: there is one scale, which changes for all at the same step.
-/// Inside run() every replica calls the same functions; update() is a meeting point.
+/// Inside run() every replica calls the same functions; update() is a meeting point. Each replica
+/// calls from its own thread; between runs one thread at a time may use it.
 class GradScaler {
  public:
-  /// The state that a checkpoint must hold.
+  /// The state that a checkpoint must hold. A plain value.
   struct State {
     double scale = 1;
     int64_t growth_tracker = 0;  ///< Steps since the last overflow or change.

@@ -34,6 +34,7 @@ struct OptimizerMemoryRequest {
   std::function<void(size_t replica)> before_gradient;
 };
 
+/// What lay_out() returns. Const functions may run concurrently with each other only.
 struct OptimizerMemory {
   std::vector<size_t> unmanaged;  ///< Parameters that do not lie in flat memory.
   std::unique_ptr<FlatParameters> flat;

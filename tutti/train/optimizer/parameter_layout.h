@@ -32,7 +32,7 @@ struct ParameterSlot {
   int64_t offset = 0;
 };
 
-/// Parameters of one dtype, one after the other.
+/// Parameters of one dtype, one after the other. A plain value.
 struct ParameterBuffer {
   at::ScalarType dtype = at::kFloat;     ///< The parameters' dtype.
   at::ScalarType gradient = at::kFloat;  ///< The dtype that is reduced.
@@ -52,6 +52,7 @@ struct ParameterBucket {
   int64_t end = 0;
 };
 
+/// Where everything lies. A plain value.
 struct ParameterLayout {
   std::vector<ParameterSlot> slots;  ///< In the order in which backward is expected to reach them.
   std::vector<ParameterBuffer> buffers;

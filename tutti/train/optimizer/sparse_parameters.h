@@ -24,7 +24,9 @@ std::vector<size_t> find_sparse_parameters(const ReplicatedModules& modules);
 bool keeps_other_rows(const UpdateRule& rule);
 
 /// A step calls collect() on each replica, sum() by all in a meeting, then update() by all in the
-/// next, and publish() on each. Replica r does the r-th part of every table's rows.
+/// next, and publish() on each. Replica r does the r-th part of every table's rows. Calls that take
+/// a replica may overlap the same call of other replicas; every other call that changes it must be
+/// alone.
 class SparseParameters {
  public:
   struct Entry {

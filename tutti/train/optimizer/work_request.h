@@ -17,7 +17,7 @@
 namespace tutti::internal {
 
 /// `function` is a literal, `owner` the object; both must be the same on all replicas, and so must
-/// the argument and the rules, if there are any.
+/// the argument and the rules, if there are any. Threads: as MeetingRequest.
 class WorkRequest final : public MeetingRequest {
  public:
   struct Argument {

@@ -52,6 +52,8 @@ struct RmspropTerms {
   bool centered;
 };
 
+/// One compilation of the kernels. Immutable; kernels may run concurrently on slices that do not
+/// overlap.
 template <class T>
 struct UpdateKernels {
   void (*sgd)(const SgdTerms& terms, const UpdateSlice<T>& slice);

@@ -31,6 +31,7 @@ struct FromSlots {};
 [[noreturn]] void throw_no_rows();
 [[noreturn]] void throw_empty(const char* class_name);
 
+/// One or more values, in slots. A plain value; threads may use different slots concurrently.
 template <class T>
 class Components {
   static_assert(!std::is_reference_v<T>, "a component is a value, not a reference");

@@ -29,7 +29,7 @@ enum class WireType : uint8_t {
 ///   }
 ///   if (reader.failed()) ...
 ///
-/// After next() the whole field has been read; views point into the message.
+/// After next() the whole field has been read; views point into the message. Not thread-safe.
 class WireReader {
  public:
   explicit WireReader(std::string_view message)
