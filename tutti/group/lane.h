@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An ordered channel of a group: one link to each other rank. Every call is an operation that all
-// ranks concerned issue in the same order; a fingerprint of it travels with the bytes and is
-// compared.
+// A lane of a group: an order of operations, with one link to each other rank. All ranks concerned
+// issue the operations of a lane in the same order; a fingerprint of each travels with its bytes
+// and is compared.
 
 #pragma once
 

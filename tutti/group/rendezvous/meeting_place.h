@@ -23,7 +23,7 @@ namespace tutti::internal {
 
 inline constexpr const char* kJoinMethod = "rendezvous.join";
 
-/// One joining process. Plain data.
+/// One joining process. A plain value.
 struct Member {
   int rank = 0;
   int world = 0;

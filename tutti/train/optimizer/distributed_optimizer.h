@@ -5,8 +5,8 @@
 //
 //   auto loss = tutti::average_loss(cross_entropy(model->forward(x), y));
 //   optimizer.zero_grad();
-//   loss.backward();     // gradients of all replicas are summed while this runs
-//   optimizer.step();    // every replica's parameters change in the same way
+//   loss.backward();     // with several workers, gradients are summed while this runs
+//   optimizer.step();    // sums what is left; all replicas' parameters change in the same way
 //
 // Gradients are summed, not averaged; average_loss() scales the loss to match. See
 // docs/guide/training-loop.md.
