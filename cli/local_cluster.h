@@ -12,7 +12,7 @@
 namespace tutti::cli {
 
 /// Loopback addresses, "127.0.0.1:41327", with ports that are free now. Throws kUnavailable if
-/// there are not so many.
+/// there are not enough.
 std::vector<std::string> free_addresses(int count);
 
 /// The variables of the worker `index` of those at the addresses: TF_CONFIG, as cluster managers

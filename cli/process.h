@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Starts a program and waits for it: the only place of the project that makes processes, for
-// commands, tests and benchmarks alike. launch.h runs several programs as one job.
+// Starts a program and waits for it. Commands, tests and benchmarks all make their processes here.
+// launch.h runs several programs as one job.
 
 #pragma once
 

@@ -129,7 +129,7 @@ TEST(Future, CallsBackWithoutALock) {
   EXPECT_EQ(calls, 1);
 }
 
-// Whoever comes first fulfils the promise; waiting, asking and calling back race with it.
+// The first thread fulfils the promise; waiting, asking and calling back race with it.
 TEST(Future, IsSafeBetweenThreads) {
   for (int round = 0; round < 200; ++round) {
     Promise<int> promise("test");

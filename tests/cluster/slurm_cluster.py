@@ -95,7 +95,7 @@ class Slurm:
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
-        # --force: the scratch folder lies under /tmp, which everybody may write to.
+        # --force: the scratch folder lies under /tmp, which is world-writable.
         self._start("munged", "munged", "--foreground", "--force", f"--key-file={key}",
                     f"--socket={self.folder}/munge.socket", f"--pid-file={self.folder}/munged.pid",
                     f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed")

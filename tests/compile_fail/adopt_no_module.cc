@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Something that is no module, and a factory that makes another module.
+// Something that is not a module, and a factory that makes another module.
 
 #include <torch/nn/modules/linear.h>
 

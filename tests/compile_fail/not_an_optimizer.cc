@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A class that is no optimizer of torch::optim.
+// A class that is not an optimizer of torch::optim.
 
 #include "tutti/train/optimizer/distributed_optimizer.h"
 

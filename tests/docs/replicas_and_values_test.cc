@@ -19,7 +19,7 @@
 #include "tests/support/expect_error.h"
 
 // [snippet nest_fields]
-class Sample {  // has a constructor, so it is no aggregate
+class Sample {  // has a constructor, so it is not an aggregate
  public:
   explicit Sample(at::Tensor tensor) : data(std::move(tensor)) {}
   at::Tensor data;

@@ -112,7 +112,7 @@ class PlainReader {
     return progress_;
   }
 
-  // Of operations that move bytes; so many as have come.
+  // These belong to operations that move bytes; there are as many as have arrived.
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::vector<float>& numbers() const { return numbers_; }
 

@@ -305,7 +305,7 @@ TEST_P(TrainingOverWorkers, SendsNothingInAStepBesidesBucketsAndOneNote) {
     EXPECT_EQ(operations(LaneKind::kCollectives), collectives);
     EXPECT_EQ(operations(LaneKind::kGradients), gradients + steps) << "one bucket";
     EXPECT_EQ(operations(LaneKind::kFlags), notes + steps);
-    // One note of 40 bytes to each other worker before each step, and one that says it is over.
+    // One message of 40 bytes to each other worker before each step, and one that says it is over.
     const uint64_t peers = static_cast<uint64_t>(workers()) - 1;
     EXPECT_EQ(group.lane(LaneKind::kInput).bytes_sent(), input + (steps + 1) * peers * 40);
   });

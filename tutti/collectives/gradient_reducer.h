@@ -21,7 +21,7 @@ namespace tutti {
 /// value.
 struct GradientBucket {
   std::vector<at::Tensor> memory;
-  std::string name = {};  ///< That of its first parameter, for diagnostics.
+  std::string name = {};  ///< Its first parameter's name, for diagnostics.
 
   at::ScalarType dtype() const { return memory.front().scalar_type(); }
   int64_t numel() const { return memory.front().numel(); }
@@ -65,7 +65,7 @@ class GradientReducer {
   [[nodiscard]] virtual bool finish(size_t replica, ChunkFn reduced) = 0;
 
   /// Drops a step that was not finished. No other call may be in progress. Returns whether other
-  /// workers have summed, or will sum, gradients of it: they must learn that this one drops them.
+  /// workers have summed, or will sum, gradients of it: they must be told that this one drops them.
   virtual bool reset() = 0;
 
  protected:

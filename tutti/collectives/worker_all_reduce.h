@@ -52,9 +52,9 @@ class WorkerTree {
 /// What to reduce. All memory is host memory.
 struct WorkerReduction {
   ReduceOp op = ReduceOp::kSum;
-  at::ScalarType dtype = at::kFloat;  ///< That of outputs; nodes have node_dtype(op, dtype).
+  at::ScalarType dtype = at::kFloat;  ///< The outputs' dtype; nodes have node_dtype(op, dtype).
   int64_t count = 0;
-  /// Those of this worker, in the order of WorkerTree::nodes().
+  /// The memory of this worker's nodes, in the order of WorkerTree::nodes().
   c10::SmallVector<const void*, 4> nodes = {};
   /// Each gets the result. One may be a node, if the dtypes are equal.
   c10::SmallVector<void*, 4> outputs = {};

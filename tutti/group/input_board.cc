@@ -60,7 +60,8 @@ void InputBoard::read_all() {
   }
 }
 
-// Returns whom it did not reach: a rank whose ring is full, and would wait for the note in vain.
+// Returns a rank that it could not send to, because its ring is full, and that still needs the
+// message; kNoRank if there is none.
 int InputBoard::send_to_others(const Note& note, std::vector<bool>& sent) {
   int unsent = kNoRank;
   for (int r = 0; r < group_.size(); ++r) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What workers tell each other about their input before each step; see
-// WorkerGroup::add_up().
+// What workers tell each other about their input before each step; see WorkerGroup::add_up().
 
 #pragma once
 

@@ -79,8 +79,8 @@ class Lane {
   /// A deadline after the timeout of the group, or after the one given.
   Deadline deadline(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
 
-  /// Bytes given to links so far, without their heads; and operations begun. Tests and benchmarks
-  /// count by them what is sent.
+  /// Bytes given to links so far, without the heads of messages, and operations begun: for tests
+  /// and benchmarks.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
 

@@ -21,7 +21,7 @@ namespace tutti {
 
 /// Precedes the bytes of a message.
 struct MessageHead {
-  uint64_t hash = 0;      ///< That of the operation it is a part of.
+  uint64_t hash = 0;      ///< Identifies the operation it is a part of.
   uint64_t sequence = 0;  ///< Counts the messages of a link, in each direction.
   uint64_t total = 0;     ///< Bytes of all messages of the operation to this peer; elements, if it
                           ///< is a reduction.

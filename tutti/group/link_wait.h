@@ -22,10 +22,10 @@ inline constexpr int kNoRank = -1;
 inline constexpr std::chrono::microseconds kFirstSlice{250};
 inline constexpr std::chrono::microseconds kLastSlice{5000};
 
-/// Looks whether the rank that `advance` waits for is gone, and calls `check(missing, failure)`,
-/// which throws if the wait is in vain. A rank may have done its part and left since it was last
-/// polled, so `advance` is called once more if it is gone: everything that it did is visible now.
-/// Returns true when that was all that was missing.
+/// Checks whether the rank that `advance` waits for is gone, and calls `check(missing, failure)`,
+/// which throws if the wait cannot succeed. A rank may have done its part and left since it was
+/// last polled, so `advance` is called once more if it is gone: everything that it did is visible
+/// now. Returns true when nothing is missing any more.
 template <class Advance, class Check>
 bool check_missing(Lane& lane, int& missing, Advance& advance, Check& check) {
   std::optional<PeerFailure> failure = lane.link(missing).failure(Link::Look::kDetected);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank believes it is doing. The description travels with the data, so that ranks that
-// disagree detect it before anything is combined, and can say which rank did what.
+// Describes what a rank believes it is doing. The description travels with the data, so that ranks
+// that disagree detect it before anything is combined, and errors say which rank did what.
 
 #pragma once
 
@@ -28,7 +28,7 @@ enum class OperationKind : uint8_t {
   kExchange,
 };
 
-/// What is asked of a lane. `name` is that of a variable or a call, for diagnostics.
+/// An operation that is requested of a lane. `name` is of a variable or a call, for diagnostics.
 struct Operation {
   OperationKind kind = OperationKind::kExchange;
   std::string_view name = {};
@@ -39,8 +39,8 @@ struct Operation {
   bool must_share_step = true;  ///< If false, ranks may do it in different steps.
 };
 
-/// The same in a fixed size, with a hash of all that must be equal. Trivially copyable: it is sent
-/// as it is, between processes of one kind of machine. Names and sizes that do not fit are
+/// The same in a fixed size, with a hash of all that must be equal. Trivially copyable: its bytes
+/// are sent, between processes with the same byte order. Names and sizes that do not fit are
 /// truncated; the hash covers all of them. A plain value.
 struct Fingerprint {
   static constexpr size_t kMaxSizes = 4;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the workers tell each other beside the gradients of a step: one message of each to each
-// other, under way while the gradients are summed. In a group of one there is nobody to tell, so
-// nothing is written, and nothing is read.
+// What the workers tell each other beside the gradients of a step: each sends one message to each
+// other worker, while the gradients are summed. In a group of one, nothing is written or read.
 
 #pragma once
 

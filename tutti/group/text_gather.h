@@ -25,15 +25,15 @@ class TextGather {
  public:
   using Texts = std::vector<std::string>;
 
-  /// `names` are those of the ranks in errors, which begin with `who`; `advice` ends the error of a
-  /// rank that waits in vain.
+  /// Errors begin with `who` and call the ranks by `names`; `advice` ends the error of a rank that
+  /// has waited until its deadline.
   TextGather(std::string who, std::vector<std::string> names, std::string advice = {})
       : who_(std::move(who)),
         advice_(std::move(advice)),
         names_(std::move(names)),
         rounds_(names_.size()) {}
 
-  /// Better names, once they are known.
+  /// Replaces the names in errors, once better ones are known.
   void set_names(std::vector<std::string> names);
 
   /// Returns the texts of all ranks in this rank's next round. Throws kDeadlineExceeded, which

@@ -46,7 +46,7 @@ class WorkerGroup {
     WaitMode wait_mode = WaitMode::kYield;
     size_t chunk_bytes = 256 << 10;  ///< Size of one message of a reduction; equal on all ranks.
     size_t depth = 1;                ///< Parts of a reduction that are under way simultaneously.
-    bool has_remote = false;         ///< Some two ranks are connected through the network.
+    bool has_remote = false;         ///< Whether any two ranks are connected through the network.
     std::chrono::milliseconds timeout{300'000};
     /// Waits longer than this are logged; the limit doubles each time.
     std::chrono::milliseconds warning{5'000};
@@ -136,7 +136,7 @@ class WorkerGroup {
   /// one has no peer to tell, and continues.
   bool abort(ErrorCode code, const std::string& text);
 
-  /// Throws what abort() was called with, here or by a peer whose abort is already known here.
+  /// Throws the error of the first abort(), by this rank or by a peer that has reported it.
   void throw_if_aborted();
   /// The same, after checking what peers have reported.
   void check() {
@@ -148,8 +148,7 @@ class WorkerGroup {
 
   Lane& lane(LaneKind which) { return *lanes_[static_cast<size_t>(which)]; }
 
-  /// Memory for what will be reduced: peers on this machine, if there are any, read it where it
-  /// lies.
+  /// Memory for what will be reduced: peers on this machine, if there are any, read it in place.
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
   /// How many reducers share the lane of gradients. Any thread may use it.

@@ -36,7 +36,7 @@ class ParameterStore {
  public:
   /// How the chunks of a step are updated: the same for all of them.
   struct Step {
-    std::span<const UpdateRule> rules;  ///< Of each group of parameters.
+    std::span<const UpdateRule> rules;  ///< One for each group of parameters.
     double factor = 1;                  ///< Gradients are multiplied by it first.
     int64_t updates = 0;                ///< How many were made before this one.
     bool check = false;                 ///< Compare the parameters of the replicas.

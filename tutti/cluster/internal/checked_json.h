@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads JSON that somebody else wrote: a variable, a file, the answer of a server. Size and depth
-// are bounded, duplicate keys are refused, and every error says where the mistake is.
+// Reads untrusted JSON: a variable, a file, the answer of a server. Size and depth are bounded,
+// duplicate keys are refused, and every error says where the mistake is.
 
 #pragma once
 

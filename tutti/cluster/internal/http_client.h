@@ -72,8 +72,8 @@ std::string body_of_ok(std::string_view who, std::string_view url, HttpAnswer an
 /// The text as part of a URL: everything but letters, digits and "-._~" as %XX.
 std::string url_encoded(std::string_view text);
 
-/// Throws kFailedPrecondition unless the URL is https, or http to this machine's loopback: anybody
-/// on the way could read a token.
+/// Throws kFailedPrecondition unless the URL is https, or http to this machine's loopback: on
+/// the network path, anyone could read a token.
 void check_url_for_token(std::string_view who, std::string_view url);
 
 /// The only line of a file with a token. Throws kFailedPrecondition if the file cannot be read, is

@@ -228,7 +228,7 @@ void WorkerGradientReducer::start_bucket(size_t b) {
   // run than others. The note of the step detects workers in different steps.
   operation.must_share_step = false;
   Lane& lane = group_->lane(LaneKind::kGradients);
-  // No deadline yet; whoever waits for the transfer sets one.
+  // No deadline yet; the thread that waits for the transfer sets one.
   transfer_ = start_all_reduce(lane, tree_, std::move(job), operation, Deadline::forever());
 }
 

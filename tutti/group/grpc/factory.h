@@ -15,7 +15,8 @@
 
 namespace tutti {
 
-/// `addresses` are those of each rank's listener. Peers may open their streams immediately.
+/// `addresses` has one for each rank: where its listener is. Peers may open their streams
+/// immediately.
 std::shared_ptr<RemoteLinks> make_grpc_links(std::shared_ptr<rpc::Listener> listener, int rank,
                                              uint64_t epoch, std::vector<std::string> addresses,
                                              const rpc::ChannelOptions& options);

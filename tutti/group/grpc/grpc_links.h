@@ -24,7 +24,7 @@ class GrpcLinks final : public RemoteLinks {
   struct Options {
     int rank = 0;
     uint64_t epoch = 0;
-    std::vector<std::string> addresses = {};  ///< Those of each rank's listener.
+    std::vector<std::string> addresses = {};  ///< One per rank: where it listens.
     rpc::ChannelOptions channel = {};
   };
 

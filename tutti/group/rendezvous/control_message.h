@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small JSON objects from peers, bounded before they are parsed and checked when they are read.
+// Reads small JSON objects from peers: their size is limited before they are parsed, and members
+// are checked when they are read.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the processes of a job find each other: they join rank 0 in any order, are compared, and
-// leave with the same epoch and the addresses of all.
+// How the processes of a job find each other: they join rank 0 in any order, it compares them, and
+// they leave with the same epoch and the addresses of all.
 
 #pragma once
 
@@ -33,7 +33,7 @@ struct RendezvousOptions {
   /// Sent to all ranks. Up to 60 entries.
   std::map<std::string, std::string> info = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
-  /// When the timeout ends, if it began before the call.
+  /// Replaces the timeout if the caller has already used a part of it.
   std::optional<Deadline> deadline = std::nullopt;
   /// How often this process logs which ranks it waits for.
   std::chrono::milliseconds report_interval = std::chrono::seconds(3);

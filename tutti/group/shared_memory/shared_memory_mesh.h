@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds out which ranks run on this machine and maps their segments: each rank offers its segment
-// through a local socket, and a rank that can take it and map it is on the same machine.
+// Finds the ranks on this machine and maps their segments: each rank offers its segment through a
+// local socket, and a rank that can receive and map it is on the same machine.
 
 #pragma once
 

@@ -27,7 +27,7 @@ namespace tutti::internal {
 /// What to lay out.
 struct OptimizerMemoryRequest {
   std::shared_ptr<ReplicatedModules> modules;
-  std::vector<std::optional<size_t>> group_of;  ///< Of each parameter; none: it is left alone.
+  std::vector<std::optional<size_t>> group_of;  ///< By parameter; those without are left alone.
   DistributedOptimizerOptions options;
 
   /// Called first in each hook of backward.
@@ -43,7 +43,7 @@ struct OptimizerMemory {
   std::unique_ptr<SparseParameters> sparse;  ///< Tables, which lie outside of `flat`.
   std::unique_ptr<FlatState> state;          ///< Null unless updates are fused.
 
-  /// Of the sums in a chunk, after the reducer has finished.
+  /// The sum of squares of the summed gradients in a chunk, after the reducer has finished.
   SquareSum square_sum(const GradientChunk& chunk) const;
 
   /// Names of parameters of which a sum of gradients is not finite.
