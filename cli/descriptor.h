@@ -41,8 +41,8 @@ class Descriptor {
   int descriptor_ = -1;
 };
 
-/// What is written to one end can be read from the other. Programs that are started inherit
-/// neither. Not thread-safe.
+/// Bytes written to one end can be read from the other. Programs that are started do not inherit
+/// either end. Not thread-safe.
 struct Pipe {
   Descriptor read_end;
   Descriptor write_end;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs several programs as one job: their output, line by line with the name of the program before
-// each; what happens when one fails; a limit of time; signals. The command `tutti run` is made of
-// this and of local_cluster.h.
+// Runs several programs as one job: puts the name of the program before each line of its output,
+// ends the job when a program fails or the time is up, and passes on signals. The command `tutti
+// run` is made of this and of local_cluster.h.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tutti::cli {
 
-/// One program of a job. `options.descriptors` may not have 1 and 2: launch() reads them. A plain
+/// One program of a job. `options.descriptors` must not have 1 and 2, which launch() reads. A plain
 /// value.
 struct LaunchedProgram {
   std::string name;  ///< in messages, and in brackets before each line of its output
@@ -35,8 +35,8 @@ struct LaunchOptions {
   /// and SIGUSR2, which do not. A second SIGINT kills. Only for programs whose other threads, if
   /// there are any, block these signals.
   bool forward_signals = false;
-  int output = STDOUT_FILENO;  ///< gets their standard output
-  int errors = STDERR_FILENO;  ///< gets their standard error, and the launcher's own messages
+  int output = STDOUT_FILENO;  ///< receives their standard output
+  int errors = STDERR_FILENO;  ///< receives their standard error, and the launcher's own messages
   std::string who = "launch";  ///< at the start of the launcher's own messages
 };
 
@@ -53,10 +53,10 @@ struct LaunchResult {
   int exit_status() const;
 };
 
-/// Starts the programs and waits until all have ended. When it returns or throws, none of them is
-/// left, and neither is anything they have started in their process group; nor if this process is
-/// killed meanwhile. Throws what Process throws if one cannot be started. Any number of jobs may
-/// run on different threads, but only one that forwards signals.
+/// Starts the programs and waits until all have ended. No program, nor anything that it has started
+/// in its process group, outlives the call, even if it throws or this process is killed. Throws
+/// what Process throws if one cannot be started. Any number of jobs may run on different threads,
+/// but only one that forwards signals.
 LaunchResult launch(const std::vector<LaunchedProgram>& programs,
                     const LaunchOptions& options = {});
 

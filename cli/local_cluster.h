@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cluster whose workers are all on this machine: their addresses, and the environment that tells
-// each of them its place.
+// Describes a cluster whose workers are all on this machine: their addresses, and the environment
+// variables that tell each worker its place.
 
 #pragma once
 
@@ -15,8 +15,7 @@ namespace tutti::cli {
 /// there are not enough.
 std::vector<std::string> free_addresses(int count);
 
-/// The variables of the worker `index` of those at the addresses: TF_CONFIG, as cluster managers
-/// set it.
+/// The environment variables of worker `index`: TF_CONFIG, as cluster managers set it.
 std::map<std::string, std::string> worker_environment(const std::vector<std::string>& addresses,
                                                       int index);
 

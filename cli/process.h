@@ -35,11 +35,10 @@ struct ExitStatus {
 /// "SIGTERM"; a number if the signal has no name.
 std::string signal_name(int number);
 
-/// A process group of the system whose members do not outlive this process, however it ends, nor
-/// this object: a helper process waits for the end of a pipe and then kills the group. This also
-/// reaches what members have started, unless it has moved to another process group; the signal
-/// that Linux can send upon the death of a parent does not, and posix_spawn cannot request it.
-/// Thread-safe.
+/// A process group whose members outlive neither this process, however it ends, nor this object: a
+/// helper process waits for the end of a pipe and then kills the group. This also ends what members
+/// have started, unless it has moved to another process group. (The signal that Linux can send when
+/// a parent dies does not reach that far, and posix_spawn cannot request it.) Thread-safe.
 class ProcessGuard {
  public:
   /// Throws kUnavailable if the system refuses to start the helper.
@@ -57,14 +56,14 @@ class ProcessGuard {
   pid_t helper_ = -1;  // leads the group, so that its number cannot be given to another
 };
 
-/// A plain value.
+/// What to start, and what it inherits. A plain value.
 struct ProcessOptions {
   /// The program, which is searched for in the PATH unless it has a slash, and its arguments.
   std::vector<std::string> command;
-  /// Variables that it gets besides those of this process, or with another value.
+  /// Environment variables that are added to those of this process, or replace them.
   std::map<std::string, std::string> environment = {};
-  /// Descriptors of this process, by the number that each has in the program. Without a line for 0
-  /// its standard input is empty; output and errors are those of this process.
+  /// Descriptors of this process, by the number that each has in the program. By default standard
+  /// input is empty, and standard output and error are those of this process.
   std::map<int, int> descriptors = {};
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The delays between attempts, which grow.
+// Computes the delays between attempts, which grow.
 
 #pragma once
 
@@ -18,15 +18,15 @@ class Backoff {
   Backoff(Clock::Duration first, Clock::Duration longest, Clock& clock = Clock::steady())
       : first_(first), longest_(longest), next_(first), clock_(clock) {}
 
-  /// Returns the delay whose turn it is.
+  /// Returns the current delay, and doubles it for the next call.
   Clock::Duration next() {
     const Clock::Duration delay = next_;
     next_ = std::min(2 * next_, longest_);
     return delay;
   }
 
-  /// When a delay that begins now ends, and at the latest `limit`: for waits that something else
-  /// may end earlier.
+  /// The end of a delay that begins now, but not after `limit`: for waits that an event may end
+  /// earlier.
   Deadline next(const Deadline& limit) { return earlier(limit, clock_.deadline_after(next())); }
 
   /// Whether there is time for another attempt: the next delay ends before the deadline.
@@ -37,7 +37,7 @@ class Backoff {
   /// Sleeps for the next delay.
   void sleep() { clock_.sleep_until(clock_.now() + next()); }
 
-  /// Begins again with the first delay, after an attempt that got somewhere.
+  /// Begins again with the first delay, after an attempt that made progress.
   void reset() { next_ = first_; }
 
  private:

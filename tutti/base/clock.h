@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tells the time to code with deadlines, heartbeats or retries. Tests replace it with one that
-// moves when they say so (tests/support/fake_clock.h). State machines take the time as an argument
-// and need no clock; the thread that drives them has one.
+// Tells the time to code with deadlines, heartbeats or retries. Tests replace it with a clock that
+// they advance (tests/support/fake_clock.h). State machines take the time as an argument and do not
+// need a clock; the thread that drives them has one.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-/// Never goes back. Thread-safe.
+/// A monotonic clock. Thread-safe.
 class Clock {
  public:
   using Duration = Deadline::Clock::duration;
@@ -27,7 +27,7 @@ class Clock {
 
   virtual Time now() const = 0;
 
-  /// Blocks this thread until then.
+  /// Blocks this thread until `when`.
   virtual void sleep_until(Time when) = 0;
 
   /// Sleeps until the word differs from `seen` (true), or until the deadline (false).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lists in messages.
+// Formats lists for messages.
 
 #pragma once
 

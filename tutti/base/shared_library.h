@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions of shared libraries that are looked up at run time, because a program may run without
-// them.
+// Looks up functions of shared libraries at run time, because a program may run without them.
 
 #pragma once
 
@@ -18,7 +17,7 @@ namespace tutti {
 class SharedLibrary {
  public:
   /// Loads the first of the libraries that can be loaded, by name or path. If none can, returns
-  /// nothing, and sets `reasons` to a list of them with what the system says.
+  /// nothing, and sets `reasons` to a list of them with the system's error messages.
   static std::optional<SharedLibrary> open_first(std::span<const std::string> paths,
                                                  std::string* reasons);
 

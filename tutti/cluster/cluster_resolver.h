@@ -69,7 +69,7 @@ class ClusterResolver {
   /// The prefix of master(): "grpc", or empty.
   std::string rpc_layer() const { return rpc_layer_ ? *rpc_layer_ : own_rpc_layer(); }
 
-  /// A set value overrides what the resolver finds, permanently.
+  /// These override what the resolver finds, permanently.
   void set_task_type(std::optional<std::string> type) { task_type_ = std::move(type); }
   void set_task_id(std::optional<int> id) { task_id_ = id; }
   void set_rpc_layer(std::optional<std::string> layer) { rpc_layer_ = std::move(layer); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The strategies of tf.compat.v1.distribute under their old names, for programs that are ported as
-// they are. tutti.h does not include this header; new programs do not need it. Old names are
+// The strategies of tf.compat.v1.distribute under their old names, for programs that are ported
+// line by line. tutti.h does not include this header; new programs do not need it. Old names are
 // deprecated, and the compiler's warning names the successor. contrib.h has the strategy of
 // tf.contrib.distribute, v1/step.h the Step classes.
 
@@ -86,7 +86,7 @@ class Strategy : public tutti::Strategy {
     return local_results(std::forward<V>(value));
   }
 
-  /// Waits for nothing: what run() returns has been computed. For programs that group operations.
+  /// Does nothing: what run() returns has been computed. For programs that group operations.
   template <class V>
   void group(const V&, const std::string& = {}) const {}
 

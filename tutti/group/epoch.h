@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The number that distinguishes one group from another.
+// Draws the number that distinguishes one group from another.
 
 #pragma once
 

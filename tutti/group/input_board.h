@@ -2,8 +2,8 @@
 //
 // How workers agree on the end of uneven data: before each step every worker tells all others how
 // many of its replicas have data, and how many rows. Several passes may be under way
-// simultaneously, such as a training and an evaluation. What others say about a pass whose iterator
-// was dropped here is not kept.
+// simultaneously, such as a training and an evaluation. What others announce about a pass whose
+// iterator was dropped here is discarded.
 
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace tutti::internal {
 
-/// Thread-safe.
+/// The announcements of all workers, by pass and step. Thread-safe.
 class InputBoard {
  public:
   explicit InputBoard(WorkerGroup& group);

@@ -64,7 +64,7 @@ class Link {
            std::less<>()(memory, shared_.data() + shared_.size());
   }
 
-  /// The most bytes that post() takes now; 0 if it cannot be called now, even without bytes.
+  /// How many bytes post() accepts now; 0 if it must not be called, even without bytes.
   virtual size_t room() = 0;
 
   /// What happens to memory that is given to post().
@@ -78,7 +78,7 @@ class Link {
   virtual void post(const MessageHead& head, const Fingerprint& fingerprint, Pieces pieces,
                     Use use) = 0;
 
-  /// Whether the memory given to post() is not read any more.
+  /// Whether the memory given to post() is no longer read.
   virtual bool drained() = 0;
 
   /// Returns the oldest message that was not popped, or null if none has arrived.
@@ -91,10 +91,10 @@ class Link {
   /// when news would already end the sleep, and does not sleep if it returns true.
   virtual void wait(const Deadline& until, FunctionRef<bool()> ready) = 0;
 
-  /// How failure() learns about failures.
+  /// Which failures failure() reports.
   enum class Look : uint8_t {
     kReported,  ///< Only what the peer itself reported. Cheap.
-    kDetected   ///< Also that it is gone, for which the system is asked.
+    kDetected   ///< Also whether it is gone, which may take a system call.
   };
 
   /// Set once the peer is gone or has given up. From then on peek(), room() and drained() see
@@ -102,9 +102,9 @@ class Link {
   virtual std::optional<PeerFailure> failure(Look look) = 0;
 
   /// Tells the peer that this rank gives up, and why; the first reason counts. Makes a best effort.
-  /// Without `patience` it never waits long. With it, which only the thread that uses the link may
-  /// give, it also ensures that this process does not read the memory given to post() any more: the
-  /// peer may take it until then; after that the connection is closed.
+  /// Without `patience` it never waits long. With `patience`, which only the thread that uses the
+  /// link may pass, it also ensures that the memory given to post() is no longer read: until then
+  /// the peer may fetch it, and afterwards the connection is closed.
   virtual void abort(ErrorCode code, const std::string& text,
                      const std::optional<Deadline>& patience) = 0;
 

@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-/// Thread-safe.
+/// Collects one text of each rank per round. Thread-safe.
 class TextGather {
  public:
   using Texts = std::vector<std::string>;

@@ -255,8 +255,8 @@ class Variable {
 
 /// While it lives, a replica that converts a variable which synchronises on read to a tensor gets
 /// the combination of all replicas' copies. It applies to the replica that made the scope; every
-/// replica must do the same. Meanwhile value() and read_value() throw kUnimplemented. An object
-/// belongs to the thread that makes it.
+/// replica must do the same. Meanwhile value() and read_value() of such a variable throw
+/// kUnimplemented there. An object belongs to the thread that makes it.
 class VariableSyncOnReadScope {
  public:
   VariableSyncOnReadScope();

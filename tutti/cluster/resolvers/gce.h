@@ -21,16 +21,16 @@ struct GCEClusterResolverOptions {
 
   std::string task_type = "worker";  ///< The job of all machines.
 
-  /// Without it, the machine on which this process runs is looked up in the group. 0 counts.
+  /// Without it, the machine on which this process runs is looked up in the group.
   std::optional<int> task_id = std::nullopt;
 
   std::string rpc_layer = "grpc";
 
-  /// In place of the token of the machine's service account, for example outside of Compute Engine:
+  /// Replaces the token of the machine's service account, for example outside of Compute Engine:
   /// `gcloud auth print-access-token`. This process then has a task only if task_id is given.
   std::optional<std::string> access_token = std::nullopt;
 
-  /// For one call of the resolver, which takes a request for each machine.
+  /// Limits one call of the resolver, which sends a request for each machine.
   std::chrono::seconds timeout{30};
 
   std::string api_server = "https://compute.googleapis.com";
@@ -41,7 +41,7 @@ struct GCEClusterResolverOptions {
 };
 
 /// Lists the machines again in each call: those of the group that are running, with the internal IP
-/// address of their first network interface, sorted by it. Every function that asks throws
+/// address of their first network interface, sorted by it. Functions that send requests throw
 /// kFailedPrecondition without the rights to list, or if no machine is running, kNotFound if there
 /// is no such group, kUnavailable or kDeadlineExceeded if there is no answer, kDataLoss for an
 /// answer that cannot be read.

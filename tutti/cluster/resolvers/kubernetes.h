@@ -21,7 +21,7 @@ namespace tutti {
 enum class KubernetesExecutableLocation { kWithinCluster, kOffCluster };
 
 struct KubernetesClusterResolverOptions {
-  /// For each job, selectors of labels; the pods of several selectors follow each other.
+  /// For each job, its label selectors; the pods of several selectors are concatenated.
   std::map<std::string, std::vector<std::string>> job_to_label_mapping = {
       {"worker", {"job-name=tensorflow"}}};
 
@@ -40,7 +40,7 @@ struct KubernetesClusterResolverOptions {
   /// immediately.
   std::chrono::seconds wait_for_pods{0};
 
-  /// For a single list of pods, which may take several requests.
+  /// Limits one listing of the pods, which may take several requests.
   std::chrono::seconds timeout{30};
 
   /// The namespace of the pods. Empty: all of them, for which a service account needs a cluster
@@ -51,11 +51,11 @@ struct KubernetesClusterResolverOptions {
   std::optional<std::string> pod_name = std::nullopt;
 
   /// "https://host:port". Within the cluster, it is found by KUBERNETES_SERVICE_HOST and _PORT;
-  /// elsewhere, it must be given. `kubectl proxy` is one without a token, "http://127.0.0.1:8001".
+  /// elsewhere, it must be given. That of `kubectl proxy`, "http://127.0.0.1:8001", needs no token.
   std::optional<std::string> api_server = std::nullopt;
 
   /// A folder with the files token, ca.crt and namespace. Within the cluster: where Kubernetes
-  /// mounts that of the pod's service account. Elsewhere: none, and the system's authorities count.
+  /// mounts that of the pod's service account. Elsewhere: none, and the system's authorities apply.
   std::optional<std::string> service_account_folder = std::nullopt;
 };
 
@@ -71,7 +71,7 @@ struct KubernetesClusterResolverOptions {
 /// not change meanwhile.
 class KubernetesClusterResolver : public ClusterResolver {
  public:
-  /// Throws kInvalidArgument for options that cannot be.
+  /// Throws kInvalidArgument for impossible options.
   explicit KubernetesClusterResolver(KubernetesClusterResolverOptions options = {});
 
   ClusterSpec cluster_spec() const override;

@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-/// Reads the variables that mpirun and its relatives set. Threads: as RankClusterResolver.
+/// Reads the variables that mpirun and similar launchers set. Threads: as RankClusterResolver.
 class MpiClusterResolver : public RankClusterResolver {
  public:
   RankEnvironment ranks() const override;

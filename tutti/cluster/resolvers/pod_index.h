@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cluster of numbered Kubernetes pods, those of an indexed Job or a StatefulSet, by their names
-// in the DNS: without the API of Kubernetes, and so without rights to use it (kubernetes.h lists
-// pods through the API).
+// The cluster of numbered Kubernetes pods, those of an indexed Job or a StatefulSet, by their DNS
+// names. It needs neither the API of Kubernetes nor the right to use it (kubernetes.h lists pods
+// through the API).
 
 #pragma once
 

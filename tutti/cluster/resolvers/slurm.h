@@ -25,7 +25,7 @@ struct SlurmClusterResolverOptions {
   int port_base = 8888;
 
   /// Without these, the number of devices in CUDA_VISIBLE_DEVICES, else SLURM_GPUS_ON_NODE, is
-  /// divided equally among the tasks of a node. Zero is a number: CPU only.
+  /// divided equally among the tasks of a node. Zero means CPUs only.
   std::optional<int> gpus_per_node = std::nullopt;
   std::optional<int> gpus_per_task = std::nullopt;
 
@@ -37,7 +37,7 @@ struct SlurmClusterResolverOptions {
 
 /// Reads SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE
 /// again in each call. Hosts are named as Slurm names them and keep the order of the node list,
-/// which is that of ranks; the distributions block, cyclic and plane of srun are known. Jobs,
+/// which is that of ranks; srun's distributions block, cyclic and plane are supported. Jobs,
 /// sorted by name, take consecutive ranks. Every function throws kFailedPrecondition outside of a
 /// job step or if the numbers contradict each other, kInvalidArgument if a variable is malformed.
 ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MultiStepContext of tf.distribute: what the steps of one call of
-// experimental_run_steps_on_iterator() leave behind.
+// MultiStepContext of tf.distribute: the outputs of the steps of one call of
+// experimental_run_steps_on_iterator().
 
 #pragma once
 
@@ -27,9 +27,9 @@ class MultiStepContext {
 
   explicit MultiStepContext(Outputs initial = {});
 
-  /// Keeps an output of this step; that of the last step remains. In a replica, every replica calls
-  /// it with its own tensor, and `reduce_op` combines them; it is required there. In cross-replica
-  /// context a value per replica is combined if `reduce_op` is given.
+  /// Keeps an output of this step, in place of that of an earlier step. In a replica, every replica
+  /// calls it with its own tensor, and `reduce_op` combines them; it is required there. In
+  /// cross-replica context a value per replica is combined if `reduce_op` is given.
   void set_last_step_output(const std::string& name, const at::Tensor& output,
                             std::optional<ReduceOp> reduce_op = std::nullopt) const;
   void set_last_step_output(const std::string& name, const PerReplica<at::Tensor>& output,

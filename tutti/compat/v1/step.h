@@ -29,7 +29,7 @@ class Step {
   /// Call it before the first step, and to restart the input.
   virtual void initialize() {}
 
-  /// Runs the iterations of this step and returns what they left.
+  /// Runs the iterations of this step and returns their outputs.
   virtual MultiStepContext operator()() = 0;
 
  private:

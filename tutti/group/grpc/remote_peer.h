@@ -82,7 +82,7 @@ class Mailbox {
   std::shared_ptr<rpc::IncomingStream> stream_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Thread-safe.
+/// A rank on another machine. Thread-safe while its channel and streams are not replaced.
 class RemotePeer {
  public:
   explicit RemotePeer(size_t lanes) : mailboxes_(lanes), streams_(lanes) {}
@@ -94,7 +94,7 @@ class RemotePeer {
   void fail(PeerFailure failure);
   std::optional<PeerFailure> failure() const;
 
-  /// Whether it did so on some lane.
+  /// Whether the peer has said goodbye on any lane.
   bool said_goodbye() const;
 
   void set_channel(std::shared_ptr<rpc::Channel> channel) { channel_ = std::move(channel); }

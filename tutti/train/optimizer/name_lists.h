@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lists of parameters in messages.
+// Formats lists of parameters for messages.
 
 #pragma once
 

@@ -47,7 +47,7 @@ struct StepControl {
   bool skip_non_finite = false;  ///< Like NonFinite::kSkip.
 };
 
-/// A plain value.
+/// What a step did. A plain value.
 struct StepResult {
   bool updated = false;     ///< False: still accumulating, or skipped.
   bool non_finite = false;  ///< Skipped because of the gradient.

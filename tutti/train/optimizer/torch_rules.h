@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The update rules that replace torch::optim's optimizers. An optimizer that is not listed here is
-// used as it is.
+// The update rules that replace the optimizers of torch::optim. An optimizer that is not listed
+// here runs its own step().
 
 #pragma once
 
@@ -46,7 +46,7 @@ struct fused_options<torch::optim::RMSprop> {
   using type = torch::optim::RMSpropOptions;
 };
 
-/// The same; a type that nothing converts to for others.
+/// The options of an optimizer that has a rule; for others, a type that nothing converts to.
 template <class O>
 struct known_options {
   struct Unknown {
