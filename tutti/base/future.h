@@ -83,11 +83,15 @@ class [[nodiscard]] Future {
     return state_->wait(deadline, clock);
   }
 
-  /// Waits for the result, and returns the value, which lives as long as any handle, or throws the
-  /// error. Throws kDeadlineExceeded if there is none in time, and kCancelled if the promise was
-  /// dropped.
+  /// Waits for the result, and returns the value, which lives as long as any handle (a temporary
+  /// returns a copy), or throws the error. Throws kDeadlineExceeded if there is none in time, and
+  /// kCancelled if the promise was dropped.
   std::add_lvalue_reference_t<const T> get(const Deadline& deadline,
-                                           Clock& clock = Clock::steady()) const {
+                                           Clock& clock = Clock::steady()) const& {
+    state_->wait_or_throw(deadline, clock);
+    if constexpr (!std::is_void_v<T>) return *state_->value;
+  }
+  T get(const Deadline& deadline, Clock& clock = Clock::steady()) && {
     state_->wait_or_throw(deadline, clock);
     if constexpr (!std::is_void_v<T>) return *state_->value;
   }
@@ -131,21 +135,23 @@ class Promise {
   /// making it throws, that is the result.
   template <class... Args>
   bool set(Args&&... args) {
-    if (!state_->claim()) return false;
+    const auto state = state_;  // whoever waits may destroy the promise immediately
+    if (!state->claim()) return false;
     std::exception_ptr error;
     try {
-      state_->value.emplace(std::forward<Args>(args)...);
+      state->value.emplace(std::forward<Args>(args)...);
     } catch (...) {
       error = std::current_exception();
     }
-    state_->publish(std::move(error));
+    state->publish(std::move(error));
     return true;
   }
 
   /// Delivers an error. Returns false if there is a result already.
   bool fail(std::exception_ptr error) {
-    if (!state_->claim()) return false;
-    state_->publish(std::move(error));
+    const auto state = state_;  // as in set()
+    if (!state->claim()) return false;
+    state->publish(std::move(error));
     return true;
   }
 

@@ -3,8 +3,14 @@
 #include "tutti/device/device_scope.h"
 
 #include "tutti/base/error.h"
+#include "tutti/device/thread_context.h"
 
 namespace tutti {
+namespace internal {
+
+constinit thread_local ThreadContext thread_context;
+
+}  // namespace internal
 
 c10::Device torch_device(const DeviceSpec& spec) {
   const std::string type = spec.type.value_or("CPU");

@@ -38,8 +38,9 @@ struct ThreadContext {
   const ErrorExplainer* explainer = nullptr;  ///< Used a replicated module.
 };
 
-// Constant at the start and trivial to destroy, so that reading a slot is a plain load.
-inline constinit thread_local ThreadContext thread_context;
+// Constant at the start and trivial to destroy, so that reading a slot is a plain load. Defined
+// once, in the library: a program with hidden symbols would have a copy of an inline one.
+extern constinit thread_local ThreadContext thread_context;
 static_assert(std::is_trivially_destructible_v<ThreadContext>);
 
 /// Sets one slot of the calling thread for the life of the object, which must be on the stack.

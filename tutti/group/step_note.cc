@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -168,13 +169,18 @@ void StepNote::exchange_for_all(FunctionRef<void()> meanwhile) {
 }
 
 void StepNote::wait_for(uint32_t exchange) {
-  const Deadline deadline = Deadline::after(2 * timeout_.value_or(group_.options().timeout));
+  // In floating point, which does not overflow for a timeout that means forever.
+  const std::chrono::duration<double> timeout = timeout_.value_or(group_.options().timeout);
+  const Deadline deadline = Deadline::after(2 * timeout);
   while (true) {
+    const bool is_late = deadline.passed();  // before looking: the process may have been stopped
     const uint32_t done = done_.load();
     if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(error_);
     if (static_cast<int32_t>(done - exchange) >= 0) return;
-    done_.wait(done, group_.options().wait_mode, Deadline::after(kLookAround));
-    if (!deadline.passed()) continue;
+    if (!is_late) {
+      done_.wait(done, group_.options().wait_mode, Deadline::after(kLookAround));
+      continue;
+    }
     throw Error(ErrorCode::kDeadlineExceeded,
                 message("DistributedOptimizer::step: a replica of ", group_.name(group_.rank()),
                         " waited too long for the notes of the other workers. Check what the "

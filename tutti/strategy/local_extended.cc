@@ -14,7 +14,6 @@ LocalExtended::LocalExtended(std::string name, std::vector<DeviceSpec> devices,
                              std::shared_ptr<CrossDeviceOps> cross_device_ops,
                              const ReplicaRunnerOptions& options, StrategyTraits traits)
     : StrategyExtended(std::move(name), std::move(devices), std::move(traits)),
-      has_given_ops_(cross_device_ops != nullptr),
       cross_device_ops_(cross_device_ops != nullptr
                             ? std::move(cross_device_ops)
                             : select_cross_device_ops(this->traits().workers, worker_devices())),

@@ -24,10 +24,8 @@ class LocalExtended : public StrategyExtended {
                 const ReplicaRunnerOptions& options, StrategyTraits traits = {});
 
   CrossDeviceOps& cross_device_ops() override { return *cross_device_ops_; }
-  bool has_given_ops() const { return has_given_ops_; }  ///< False if it selected them itself.
   uint64_t failed_runs() const override { return runner_.failed_runs(); }
   int threads_per_replica() const { return runner_.threads_per_replica(); }
-  const ReplicaRunnerOptions& runner_options() const { return runner_.options(); }
 
   void meet(ReplicaContext& context, MeetingRequest& request) override {
     runner_.meet(context.local_replica_id(), request);
@@ -39,7 +37,6 @@ class LocalExtended : public StrategyExtended {
  private:
   void end_group(const ReplicaContext& context, const std::exception_ptr& error);
 
-  const bool has_given_ops_;
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
   ReplicaRunner runner_;
 };

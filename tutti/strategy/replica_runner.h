@@ -83,7 +83,6 @@ class ReplicaRunner {
 
   int size() const { return static_cast<int>(replicas_.size()); }
   int threads_per_replica() const { return threads_; }
-  const ReplicaRunnerOptions& options() const { return options_; }
 
  private:
   enum class State : int { kIdle, kRunning, kWaiting, kFinished };

@@ -341,11 +341,13 @@ void ReplicatedModules::pack_buffers(std::vector<std::byte>& bytes) const {
 
 void ReplicatedModules::synchronize_buffers() const {
   if (buffer_names_.empty()) return;
+  WorkerGroup& group = strategy_.extended().workers();
+  if (group.is_alone()) return synchronize_buffers({}, 0, 1);  // nothing to pack
   std::vector<std::byte> mine;
   pack_buffers(mine);
-  const std::vector<at::Tensor> all = strategy_.extended().workers().gather(
-      at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kByte),
-      "buffers of the modules");
+  const std::vector<at::Tensor> all =
+      group.gather(at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kByte),
+                   "buffers of the modules");
   std::vector<std::span<const std::byte>> workers;
   for (const at::Tensor& each : all) {
     workers.emplace_back(static_cast<const std::byte*>(each.data_ptr()), each.nbytes());

@@ -242,8 +242,9 @@ bool WorkerGradientReducer::finish(size_t replica, ChunkFn) {
            steps_done_.load(std::memory_order_acquire) != step;
   };
   // The thread that drives has a deadline for each exchange; this one is later than all of them.
-  const Deadline deadline = Deadline::after(static_cast<int64_t>(states_.size() + 2) *
-                                            timeout_.value_or(group_->options().timeout));
+  // In floating point, which does not overflow for a timeout that means forever.
+  const std::chrono::duration<double> timeout = timeout_.value_or(group_->options().timeout);
+  const Deadline deadline = Deadline::after(static_cast<double>(states_.size() + 2) * timeout);
   if (thread_ == nullptr && replica == 0) {
     const auto all_here = [this] {
       return failed_.load(std::memory_order_acquire) ||

@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/rpc/internal/random.h"
@@ -21,6 +23,7 @@ namespace tutti::rpc {
 namespace {
 
 constexpr size_t kMostNameBytes = 100;
+constexpr std::chrono::milliseconds kAcceptPause{5};
 
 std::string random_name() {
   std::array<std::byte, 16> bytes;
@@ -93,6 +96,9 @@ FileDescriptor LocalListener::accept(const Deadline& deadline) const {
   while (internal::wait_for(socket_.get(), POLLIN, deadline)) {
     FileDescriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (socket.is_open() && same_user(socket.get())) return socket;
+    // Without descriptors left, the socket stays readable and accept4() keeps failing.
+    if (deadline.passed()) break;
+    if (!socket.is_open()) std::this_thread::sleep_for(kAcceptPause);
   }
   return {};
 }
