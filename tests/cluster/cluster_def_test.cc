@@ -89,6 +89,18 @@ TEST(ClusterDeviceFilters, AreSetTaskByTask) {
                      ErrorCode::kInvalidArgument, "a filter of /job:ps/task:2 is empty");
 }
 
+TEST(ClusterDeviceFilters, FindAJobInAnyOrder) {
+  ClusterDeviceFilters filters = ClusterDeviceFilters::from_json(
+      R"({"jobs": [{"name": "worker", "tasks": {}}, {"name": "chief", "tasks": {}}]})");
+  filters.set_device_filters("chief", 0, {"/job:ps"});
+  filters.set_device_filters("worker", 1, {"/job:ps"});
+  ASSERT_EQ(filters.jobs.size(), 2U);
+  EXPECT_EQ(filters.jobs[0].name, "worker");
+  EXPECT_EQ(filters.jobs[0].tasks.count(1), 1U);
+  EXPECT_EQ(filters.jobs[1].tasks.at(0).device_filters, std::vector<std::string>{"/job:ps"});
+  EXPECT_EQ(ClusterDeviceFilters::from_json(filters.to_json()), filters);
+}
+
 TEST(ClusterDeviceFilters, SayWhereTheirJsonIsWrong) {
   for (const char* text :
        {R"({"jobs": [{"name": "a", "tasks": {"0": ["/job:ps"]}}]})",

@@ -3,6 +3,7 @@
 #include "tutti/cluster/cluster_def.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -181,9 +182,12 @@ void ClusterDeviceFilters::set_device_filters(const std::string& job, int index,
     refuse(message("a filter of /job:", job, "/task:", index,
                    " is empty. Name devices, for example \"/job:ps\"."));
   }
-  auto place = std::find_if(jobs.begin(), jobs.end(),
-                            [&](const JobDeviceFilters& other) { return other.name >= job; });
-  if (place == jobs.end() || place->name != job) place = jobs.insert(place, {job});
+  const auto find_job = [&](auto wanted) {
+    return std::find_if(jobs.begin(), jobs.end(),
+                        [&](const JobDeviceFilters& other) { return wanted(other.name, job); });
+  };
+  auto place = find_job(std::equal_to<>());
+  if (place == jobs.end()) place = jobs.insert(find_job(std::greater<>()), {job});
   place->tasks[index] = {std::move(filters)};
 }
 
