@@ -110,6 +110,17 @@ TEST(ReadEnv, TreatsAnEmptyVariableAsUnset) {
   unsetenv(name);
 }
 
+TEST(HasEnv, IsTrueForAnEmptyVariable) {
+  const char* name = "TUTTI_TEST_HAS_ENV";
+  unsetenv(name);
+  EXPECT_FALSE(has_env(name));
+  setenv(name, "", 1);
+  EXPECT_TRUE(has_env(name));
+  setenv(name, "a value", 1);
+  EXPECT_TRUE(has_env(name));
+  unsetenv(name);
+}
+
 TEST(Mutex, ExcludesOtherThreads) {
   Mutex mutex;
   int count = 0;

@@ -120,6 +120,9 @@ TEST(SlurmClusterResolver, WorksOnNodesWithoutGpus) {
   EXPECT_TRUE(resolver.num_accelerators().empty());
   environment.set("CUDA_VISIBLE_DEVICES", "-1");
   EXPECT_TRUE(resolver.gpus().empty());
+  environment.set("SLURM_GPUS_ON_NODE", "8");
+  environment.set("CUDA_VISIBLE_DEVICES", "");
+  EXPECT_TRUE(resolver.num_accelerators().empty()) << "set to nothing: CUDA sees no device";
 }
 
 TEST(SlurmClusterResolver, DividesTheGpusOfANode) {
@@ -146,6 +149,25 @@ TEST(SlurmClusterResolver, DoesNotDivideWhatSlurmHasDivided) {
   environment.set("CUDA_VISIBLE_DEVICES", "2,3");
   EXPECT_EQ(SlurmClusterResolver().num_accelerators().at("GPU"), 2);
   EXPECT_EQ(SlurmClusterResolver().gpus(), (std::vector<int>{0, 1}));
+}
+
+TEST(SlurmClusterResolver, CountsBoundGpusWithoutTheVariableOfCuda) {
+  ScopedEnvironment environment(step(1, 4, "n1", "4"));
+  environment.set("SLURM_GPUS_ON_NODE", "8");
+  environment.set("SLURM_GPUS_PER_TASK", "2");
+  EXPECT_EQ(SlurmClusterResolver().num_accelerators().at("GPU"), 2);
+  EXPECT_EQ(SlurmClusterResolver().gpus(), (std::vector<int>{0, 1}));
+  EXPECT_EQ(SlurmClusterResolver({.gpus_per_task = 1}).gpus(), std::vector<int>{0});
+  EXPECT_EQ(SlurmClusterResolver({.gpus_per_node = 4}).gpus(), std::vector<int>{1});
+  for (const char* text : {"mi300:3", "mi300:1,mi250:2"}) {
+    environment.set("SLURM_GPUS_PER_TASK", text);
+    EXPECT_EQ(SlurmClusterResolver().num_accelerators().at("GPU"), 3) << text;
+  }
+  for (const char* text : {"many", "mi300:", "1,", "-1", "2x", "99999999999"}) {
+    environment.set("SLURM_GPUS_PER_TASK", text);
+    EXPECT_TUTTI_ERROR(SlurmClusterResolver().num_accelerators(), ErrorCode::kInvalidArgument,
+                       std::string("SLURM_GPUS_PER_TASK=\"") + text + '"');
+  }
 }
 
 TEST(SlurmClusterResolver, MustRunInAJobStep) {

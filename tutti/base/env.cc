@@ -12,4 +12,6 @@ std::optional<std::string> read_env(const char* name) {
   return value;
 }
 
+bool has_env(const char* name) { return std::getenv(name) != nullptr; }
+
 }  // namespace tutti

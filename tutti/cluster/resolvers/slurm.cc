@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cstdint>
 #include <limits>
 
 #include "tutti/base/address.h"
@@ -25,15 +27,15 @@ void check_option(bool valid, const char* name, int value, const char* wanted) {
 }
 
 // The number of devices in "0,1" or "GPU-8f2c,GPU-91aa". As CUDA does, ends at the first entry that
-// is not a device: "-1", or Slurm's "NoDevFiles".
+// is not a device: "-1", or Slurm's "NoDevFiles"; an empty list is no devices.
 std::optional<int> count_visible_devices() {
-  const auto text = read_env("CUDA_VISIBLE_DEVICES");
-  if (!text) return std::nullopt;
+  if (!has_env("CUDA_VISIBLE_DEVICES")) return std::nullopt;
+  const std::string text = read_env("CUDA_VISIBLE_DEVICES").value_or("");
   int count = 0;
   size_t begin = 0;
-  while (begin <= text->size()) {
-    const size_t end = std::min(text->find(',', begin), text->size());
-    std::string_view device(text->data() + begin, end - begin);
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    std::string_view device(text.data() + begin, end - begin);
     while (!device.empty() && device.front() == ' ') device.remove_prefix(1);
     const bool is_device =
         !device.empty() && (std::isdigit(static_cast<unsigned char>(device[0])) ||
@@ -43,6 +45,30 @@ std::optional<int> count_visible_devices() {
     begin = end + 1;
   }
   return count;
+}
+
+// The number of GPUs in SLURM_GPUS_PER_TASK, which is set: "2", "a100:2" or "a100:1,v100:1".
+int read_gpus_per_task() {
+  const std::string text = *read_env("SLURM_GPUS_PER_TASK");
+  const auto refuse = [&] {
+    throw Error(ErrorCode::kInvalidArgument,
+                message(kSlurm, ": SLURM_GPUS_PER_TASK=", in_quotes(text),
+                        " is not a number of GPUs, such as 2 or a100:2. Start the program with "
+                        "srun, and do not change its variables."));
+  };
+  int64_t sum = 0;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part(text.data() + begin, end - begin);
+    const std::string_view digits = part.substr(part.rfind(':') + 1);
+    int count = 0;
+    const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+    if (error != std::errc() || rest != digits.data() + digits.size() || count < 0) refuse();
+    sum += count;
+    begin = end + 1;
+  }
+  if (sum > ClusterSpec::kLastIndex) refuse();
+  return static_cast<int>(sum);
 }
 
 // Ranks per node and turn: with "cyclic", nodes take turns by one task, with "plane" by several;
@@ -245,6 +271,8 @@ int SlurmClusterResolver::count_gpus_per_task(const Step& step) const {
     on_node = *options_.gpus_per_node;
   } else if (const auto visible = count_visible_devices()) {
     on_node = *visible;
+  } else if (bound) {
+    on_node = read_gpus_per_task();  // There are no variables of CUDA with other makes of GPUs.
   } else if (read_env("SLURM_GPUS_ON_NODE")) {
     on_node = internal::read_number(kSlurm, "SLURM_GPUS_ON_NODE", 0, ClusterSpec::kLastIndex);
   }
