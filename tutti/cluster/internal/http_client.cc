@@ -155,6 +155,10 @@ HttpAnswer HttpClient::send(const char* method, const std::string& url,
   curl_easy_setopt(curl, CURLOPT_PROXY, "");
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, milliseconds);
+#if LIBCURL_VERSION_NUM >= 0x075700
+  // Otherwise, libcurl waits past the deadline for a name server that does not answer.
+  curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);
+#endif
   curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, lines.get());
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_body);
