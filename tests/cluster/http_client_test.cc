@@ -162,14 +162,19 @@ TEST(HttpStatus, DecidesTheError) {
 }
 
 TEST(Token, IsOnlySentWhereNobodyReadsIt) {
-  for (const char* url :
-       {"https://api", "http://127.0.0.1:80/x", "http://[::1]", "http://localhost/"}) {
+  for (const char* url : {"https://api", "http://127.0.0.1:80/x", "http://[::1]",
+                          "http://localhost/", "https://api/@", "http://localhost/?@"}) {
     EXPECT_NO_THROW(internal::check_url_for_token("test", url)) << url;
   }
   for (const char* url : {"http://api", "http://localhost.example", "http://127.0.0.1.example/",
                           "ftp://localhost", ""}) {
     EXPECT_TUTTI_ERROR(internal::check_url_for_token("test", url), ErrorCode::kFailedPrecondition,
                        "neither https nor on this machine");
+  }
+  for (const char* url : {"http://localhost:8001@evil.example", "http://localhost:@evil.example/",
+                          "http://127.0.0.1:80\\@evil.example", "https://user@api"}) {
+    EXPECT_TUTTI_ERROR(internal::check_url_for_token("test", url), ErrorCode::kFailedPrecondition,
+                       "a user name before the host");
   }
 }
 

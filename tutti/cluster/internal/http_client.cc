@@ -232,6 +232,15 @@ std::string url_encoded(std::string_view text) {
 }
 
 void check_url_for_token(std::string_view who, std::string_view url) {
+  const size_t scheme = url.find("://");
+  const std::string_view rest =
+      scheme == std::string_view::npos ? std::string_view() : url.substr(scheme + 3);
+  if (rest.substr(0, rest.find_first_of("/?#")).find('@') != std::string_view::npos) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                message(who, ": ", in_quotes(url),
+                        " has a user name before the host, which makes it look like the URL of "
+                        "another host. Leave out what precedes the '@'."));
+  }
   if (url.starts_with("https://")) return;
   for (const std::string_view host : {"127.0.0.1", "[::1]", "localhost"}) {
     const std::string begin = message("http://", host);
