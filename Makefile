@@ -171,7 +171,8 @@ install-fuzz-deps:
 ## slurm: install Slurm, start three nodes on this machine, resolve clusters in its job steps (needs root)
 .PHONY: slurm
 slurm: $(release)/build.ninja
-	@tools/install_deps.sh --slurm
+	@[[ $$EUID -ne 0 ]] || tools/install_deps.sh --slurm
+	@tests/cluster/slurm_cluster.py --probe
 	$(call build,$(release),cluster_program)
 	@tests/cluster/slurm_cluster.py $(release)/bin/cluster_program
 

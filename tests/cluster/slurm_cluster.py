@@ -5,6 +5,7 @@
 Starts munged, slurmctld and three slurmd under a scratch folder, runs cluster_program in several job
 steps and checks the cluster that each of its tasks resolved. With a command, runs that instead, with
 the environment in which srun finds the cluster. Needs root; `make slurm` installs the packages.
+With --probe, only says in one sentence whether it can run here.
 """
 import json
 import os
@@ -185,11 +186,12 @@ def check_steps(slurm: Slurm, program: str) -> None:
 
 def main() -> int:
     if sys.argv[1:2] == ["--probe"]:
-        lacking = [name for name in NEEDED if shutil.which(name) is None]
         if os.geteuid() != 0:
-            lacking.append("root")
-        print(f"slurm: lacks {', '.join(lacking)}." if lacking else "slurm: everything is there.")
-        return 1 if lacking else 0
+            sys.exit("slurm: cannot run: only root can start the daemons of Slurm.")
+        lacking = [name for name in NEEDED if shutil.which(name) is None]
+        if lacking:
+            sys.exit(f"slurm: cannot run: {', '.join(lacking)} cannot be found.")
+        return 0
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     folder = Path(tempfile.mkdtemp(prefix="tutti_slurm_"))
