@@ -3,7 +3,9 @@
 #include "tutti/cluster/resolve_cluster.h"
 
 #include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -300,6 +302,55 @@ TEST(ResolveCluster, AnEvaluatorNeedNotBeInTheCluster) {
   EXPECT_EQ(
       banner_of({{"TF_CONFIG", kTwoOfWorkers + R"(, "task": {"type": "evaluator", "index": 0}})"}}),
       "2 workers x 2 replicas, I am evaluator 0, from TF_CONFIG");
+}
+
+// Counts how often it is asked, as if each answer needed a request.
+class CountingResolver : public ClusterResolver {
+ public:
+  explicit CountingResolver(ClusterSpec spec) : spec_(std::move(spec)) {}
+
+  ClusterSpec cluster_spec() const override {
+    ++specs;
+    return spec_;
+  }
+
+  mutable int specs = 0;
+  mutable int ids = 0;
+
+ protected:
+  std::optional<std::string> own_task_type() const override { return "worker"; }
+  std::optional<int> own_task_id() const override {
+    ++ids;
+    return 1;
+  }
+
+ private:
+  ClusterSpec spec_;
+};
+
+TEST(ResolveCluster, AsksTheResolverOnce) {
+  const ScopedEnvironment environment;
+  const ClusterSpec spec{{"ps", {"p:1"}}, {"worker", {"a:1", "b:1"}}};
+  const auto resolver = std::make_shared<CountingResolver>(spec);
+  const ResolvedCluster cluster = resolve_cluster_once(resolver);
+  EXPECT_EQ(cluster_banner(cluster, 2),
+            "2 workers x 2 replicas + 1 ps, I am worker 1 (b:1), from an explicit cluster");
+  EXPECT_EQ(resolver->specs, 1);
+  EXPECT_EQ(resolver->ids, 1);
+  EXPECT_EQ(cluster.resolver, resolver);
+  EXPECT_EQ(cluster.spec, spec);
+  EXPECT_EQ(cluster.task_type, "worker");
+  EXPECT_EQ(cluster.task_id, 1);
+  EXPECT_EQ(cluster.rendezvous_address, "p:1");
+  EXPECT_EQ(cluster.job_id, "");
+}
+
+TEST(ResolveCluster, KeepsWhereTheTasksMeet) {
+  const ScopedEnvironment environment(kTorchrun);
+  const ResolvedCluster cluster = resolve_cluster_once();
+  EXPECT_EQ(cluster.rendezvous_address, "hostA:29500");
+  EXPECT_EQ(cluster.spec.task_address("worker", 1), "");
+  EXPECT_EQ(cluster.resolver->source(), "torchrun");
 }
 
 }  // namespace resolve_cluster_test

@@ -21,6 +21,7 @@
 #include "tutti/testing/in_process_cluster.h"
 
 #include "tests/support/expect_error.h"
+#include "tests/support/free_addresses.h"
 #include "tests/support/scoped_environment.h"
 
 namespace tutti::joining_test {
@@ -70,6 +71,33 @@ TEST(MultiWorkerMirroredStrategy, TakesItsTimeoutsFromTheEnvironment) {
       {{"TUTTI_JOIN_TIMEOUT", "soon"}, {"TUTTI_JOB_SECRET", kSecret}});
   EXPECT_TUTTI_ERROR(alone_in_a_cluster_of_two({}), ErrorCode::kInvalidArgument,
                      "TUTTI_JOIN_TIMEOUT is \"soon\"");
+}
+
+// Counts how often the cluster is resolved, which costs requests on some platforms.
+class CountingResolver : public SimpleClusterResolver {
+ public:
+  using SimpleClusterResolver::SimpleClusterResolver;
+
+  ClusterSpec cluster_spec() const override {
+    ++calls;
+    return SimpleClusterResolver::cluster_spec();
+  }
+
+  mutable int calls = 0;
+};
+
+TEST(MultiWorkerMirroredStrategy, ResolvesTheClusterOnce) {
+  const ClusterSpec spec{{"worker", test::free_addresses(2)}};
+  const auto worker = [&](int task) {
+    const auto resolver = std::make_shared<CountingResolver>(
+        spec, SimpleClusterResolverOptions{.task_type = "worker", .task_id = task});
+    const MultiWorkerMirroredStrategy strategy(resolver, {.devices = {"CPU:0"}});
+    EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
+    EXPECT_EQ(resolver->calls, 1);
+    EXPECT_EQ(strategy.cluster_resolver(), resolver.get());
+  };
+  const Thread other("tutti/worker1", [&] { worker(1); });
+  worker(0);
 }
 
 TEST(InProcessCluster, DividesTheCoresAmongItsWorkers) {

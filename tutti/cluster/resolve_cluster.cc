@@ -159,10 +159,32 @@ std::vector<ClusterCandidate> find_candidates() {
   return found;
 }
 
-void check_rendezvous_variable(const ClusterResolver& cluster, const ClusterSpec& spec) {
+// Asks for everything but the resolver itself.
+ResolvedCluster ask(const ClusterResolver& resolver) {
+  ResolvedCluster out;
+  out.spec = resolver.cluster_spec();
+  out.task_type = resolver.task_type();
+  out.task_id = resolver.task_id();
+  out.job_id = resolver.job_id();
+  // Resolvers that do not override rendezvous_address() would resolve the cluster again.
+  if (const auto leader = coordination_leader_task(out.spec)) {
+    out.rendezvous_address = out.spec.task_address(leader->job, leader->index);
+    if (out.rendezvous_address.empty()) out.rendezvous_address = resolver.rendezvous_address();
+  }
+  return out;
+}
+
+ResolvedCluster ask_and_check(std::shared_ptr<ClusterResolver> resolver) {
+  ResolvedCluster out = ask(*resolver);
+  validate_cluster_task(out.spec, out.task_type, out.task_id);
+  out.resolver = std::move(resolver);
+  return out;
+}
+
+void check_rendezvous_variable(const ResolvedCluster& cluster) {
   if (!read_env("TUTTI_RENDEZVOUS")) return;
   const std::string given = internal::rendezvous_variable();
-  if (spec.empty()) {
+  if (cluster.spec.empty()) {
     internal::refuse_environment(
         kResolve,
         message("TUTTI_RENDEZVOUS=", in_quotes(given),
@@ -170,11 +192,11 @@ void check_rendezvous_variable(const ClusterResolver& cluster, const ClusterSpec
         "Start the program with mpirun or torchrun, set TF_CONFIG instead, or unset "
         "TUTTI_RENDEZVOUS.");
   }
-  if (cluster.rendezvous_address() != given) {
+  if (cluster.rendezvous_address != given) {
     internal::refuse_environment(
         kResolve,
-        message("TUTTI_RENDEZVOUS=", in_quotes(given), ", but the cluster from ", cluster.source(),
-                " meets at ", cluster.rendezvous_address()),
+        message("TUTTI_RENDEZVOUS=", in_quotes(given), ", but the cluster from ",
+                cluster.resolver->source(), " meets at ", cluster.rendezvous_address),
         "Unset TUTTI_RENDEZVOUS, or make the two equal.");
   }
 }
@@ -184,18 +206,17 @@ std::string count_of(int count, const char* what) {
 }
 
 // "I am worker 1 (hostB:4321)"
-std::string own_place(const ClusterResolver& cluster, const ClusterSpec& spec) {
-  const auto type = cluster.task_type();
-  const auto id = cluster.task_id();
+std::string own_place(const ResolvedCluster& cluster) {
+  const std::optional<std::string>& type = cluster.task_type;
+  const std::optional<int>& id = cluster.task_id;
   if (!type || !id) return "I am not one of its tasks";
   std::string place = message("I am ", *type, ' ', *id);
-  if (!spec.has_task(*type, *id)) return place;  // an evaluator
-  const std::string& address = spec.task_address(*type, *id);
-  const std::string meeting = cluster.rendezvous_address();
+  if (!cluster.spec.has_task(*type, *id)) return place;  // an evaluator
+  const std::string& address = cluster.spec.task_address(*type, *id);
   if (!address.empty()) {
     place += message(" (", address, ')');
-  } else if (!meeting.empty()) {
-    place += message(" (meeting at ", meeting, ')');
+  } else if (!cluster.rendezvous_address.empty()) {
+    place += message(" (meeting at ", cluster.rendezvous_address, ')');
   }
   return place;
 }
@@ -212,15 +233,24 @@ std::string ignored_variables() {
   return message("; ", joined_with_and(names), names.size() == 1 ? " is" : " are", " ignored");
 }
 
+std::string banner_of(const ClusterResolver& resolver, const ResolvedCluster& cluster,
+                      int replicas_per_worker) {
+  const ClusterSpec& spec = cluster.spec;
+  const std::string replicas = count_of(replicas_per_worker, "replica");
+  const std::string ignored = resolver.is_explicit() ? ignored_variables() : "";
+  if (spec.empty()) {
+    return message("1 worker x ", replicas, ", I am alone, ", "from ", resolver.source(), ignored);
+  }
+  std::string line = message(count_of(worker_count(spec), "worker"), " x ", replicas);
+  if (spec.has_job("ps") && spec.num_tasks("ps") > 0)
+    line += message(" + ", spec.num_tasks("ps"), " ps");
+  return message(line, ", ", own_place(cluster), ", from ", resolver.source(), ignored);
+}
+
 }  // namespace
 
-std::shared_ptr<ClusterResolver> resolve_cluster(
-    std::shared_ptr<ClusterResolver> explicit_cluster) {
-  if (explicit_cluster != nullptr) {
-    validate_cluster_task(explicit_cluster->cluster_spec(), explicit_cluster->task_type(),
-                          explicit_cluster->task_id());
-    return explicit_cluster;
-  }
+ResolvedCluster resolve_cluster_once(std::shared_ptr<ClusterResolver> explicit_cluster) {
+  if (explicit_cluster != nullptr) return ask_and_check(std::move(explicit_cluster));
   const std::vector<ClusterCandidate> found = find_candidates();
   for (size_t i = 1; i < found.size(); ++i) {
     if (found[i].rank == found[0].rank && found[i].size == found[0].size) continue;
@@ -231,23 +261,22 @@ std::shared_ptr<ClusterResolver> resolve_cluster(
   std::shared_ptr<ClusterResolver> chosen = find_platform(found);
   if (chosen == nullptr && !found.empty()) chosen = found[0].resolver;
   if (chosen == nullptr) chosen = std::make_shared<LocalClusterResolver>();
-  const ClusterSpec spec = chosen->cluster_spec();
-  check_rendezvous_variable(*chosen, spec);
-  validate_cluster_task(spec, chosen->task_type(), chosen->task_id());
-  return chosen;
+  ResolvedCluster cluster = ask_and_check(std::move(chosen));
+  check_rendezvous_variable(cluster);
+  return cluster;
+}
+
+std::shared_ptr<ClusterResolver> resolve_cluster(
+    std::shared_ptr<ClusterResolver> explicit_cluster) {
+  return resolve_cluster_once(std::move(explicit_cluster)).resolver;
 }
 
 std::string cluster_banner(const ClusterResolver& cluster, int replicas_per_worker) {
-  const ClusterSpec spec = cluster.cluster_spec();
-  const std::string replicas = count_of(replicas_per_worker, "replica");
-  const std::string ignored = cluster.is_explicit() ? ignored_variables() : "";
-  if (spec.empty()) {
-    return message("1 worker x ", replicas, ", I am alone, ", "from ", cluster.source(), ignored);
-  }
-  std::string line = message(count_of(worker_count(spec), "worker"), " x ", replicas);
-  if (spec.has_job("ps") && spec.num_tasks("ps") > 0)
-    line += message(" + ", spec.num_tasks("ps"), " ps");
-  return message(line, ", ", own_place(cluster, spec), ", from ", cluster.source(), ignored);
+  return banner_of(cluster, ask(cluster), replicas_per_worker);
+}
+
+std::string cluster_banner(const ResolvedCluster& cluster, int replicas_per_worker) {
+  return banner_of(*cluster.resolver, cluster, replicas_per_worker);
 }
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tutti/cluster/cluster_resolver.h"
@@ -29,10 +30,25 @@ namespace tutti {
 std::shared_ptr<ClusterResolver> resolve_cluster(
     std::shared_ptr<ClusterResolver> explicit_cluster = nullptr);
 
+/// What a cluster resolver said when each of its functions was called once. Another call may cost
+/// requests, and find another cluster.
+struct ResolvedCluster {
+  std::shared_ptr<ClusterResolver> resolver;  ///< The one that was asked.
+  ClusterSpec spec;
+  std::optional<std::string> task_type;
+  std::optional<int> task_id;
+  std::string rendezvous_address;
+  std::string job_id;
+};
+
+/// As resolve_cluster(), with what the resolver said.
+ResolvedCluster resolve_cluster_once(std::shared_ptr<ClusterResolver> explicit_cluster = nullptr);
+
 /// One line for the log, which prefixes it with "tutti: ":
 /// "4 workers x 2 replicas, I am worker 1 (hostB:4321), from TF_CONFIG".
 /// A chief counts as a worker. If an explicit cluster overrides the environment, the line ends with
 /// "from an explicit cluster; TF_CONFIG is ignored".
 std::string cluster_banner(const ClusterResolver& cluster, int replicas_per_worker);
+std::string cluster_banner(const ResolvedCluster& cluster, int replicas_per_worker);
 
 }  // namespace tutti

@@ -116,23 +116,21 @@ std::string explain_threads(const std::vector<internal::ProcessCores>& workers, 
 }
 
 // The group of all workers, and how many threads each replica gets.
-std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver, const ClusterSpec& spec,
-                                  size_t replicas,
+std::shared_ptr<WorkerGroup> join(const ResolvedCluster& cluster, size_t replicas,
                                   const MultiWorkerMirroredStrategyOptions& options,
                                   ReplicaRunnerOptions& runner) {
-  const std::optional<std::string> type = resolver.task_type();
-  const std::optional<int> id = resolver.task_id();
-  const int workers = worker_count(spec, type);
+  const ClusterSpec& spec = cluster.spec;
+  const int workers = worker_count(spec, cluster.task_type);
   internal::WorkerRendezvousOptions meeting;
-  meeting.rank = id_in_cluster(spec, type, id);
+  meeting.rank = id_in_cluster(spec, cluster.task_type, cluster.task_id);
   for (int r = 0; r < workers; ++r) {
     const TaskName task = task_of_rank(spec, r);
     meeting.names.push_back(message("/job:", task.job, "/task:", task.index));
     meeting.addresses.push_back(spec.task_address(task.job, task.index));
   }
-  if (meeting.addresses[0].empty()) meeting.addresses[0] = resolver.rendezvous_address();
+  if (meeting.addresses[0].empty()) meeting.addresses[0] = cluster.rendezvous_address;
   meeting.own_address = meeting.addresses[static_cast<size_t>(meeting.rank)];
-  meeting.job = resolver.job_id().empty() ? "tutti" : resolver.job_id();
+  meeting.job = cluster.job_id.empty() ? "tutti" : cluster.job_id;
   meeting.facts = facts_of(options, replicas, static_cast<size_t>(workers));
   meeting.info = {{kPoolInfo, core_pool()}, {kCoresInfo, std::to_string(usable_cores())}};
   meeting.security = options.security;
@@ -209,22 +207,21 @@ std::shared_ptr<StrategyExtended> make_multi_worker(
   }
   const MultiWorkerMirroredStrategyOptions options = with_environment(given_options);
   options.communication_options.validate();
-  const std::shared_ptr<ClusterResolver> resolver = resolve_cluster(std::move(given));
-  const ClusterSpec spec = resolver->cluster_spec();
+  const ResolvedCluster cluster = resolve_cluster_once(std::move(given));
+  const std::optional<std::string>& type = cluster.task_type;
+  const ClusterSpec& spec = cluster.spec;
   std::vector<DeviceSpec> devices = devices_of_worker(options);
-  const std::optional<std::string> type = resolver->task_type();
-  if (!spec.empty() && (!type || !resolver->task_id())) {
+  if (!spec.empty() && (!type || !cluster.task_id)) {
     throw Error(ErrorCode::kInvalidArgument,
                 message(kMultiWorkerName, ": the cluster ", spec,
                         " does not say which task this process is; set the task type and id."));
   }
-  if (!spec.empty()) validate_cluster_task(spec, type, resolver->task_id());
-  log(LogLevel::kInfo, cluster_banner(*resolver, static_cast<int>(devices.size())));
+  log(LogLevel::kInfo, cluster_banner(cluster, static_cast<int>(devices.size())));
   // An evaluator and a lone worker do not wait for other workers.
   const bool alone = spec.empty() || *type == "evaluator" || worker_count(spec, type) == 1;
   ReplicaRunnerOptions runner = options.runner;
   const std::shared_ptr<WorkerGroup> group =
-      alone ? WorkerGroup::alone() : join(*resolver, spec, devices.size(), options, runner);
+      alone ? WorkerGroup::alone() : join(cluster, devices.size(), options, runner);
   // Outside of a cluster it may still join one.
   WorkerFactory make_worker;
   if (spec.empty()) {
@@ -232,8 +229,8 @@ std::shared_ptr<StrategyExtended> make_multi_worker(
       return make_multi_worker(std::move(found), given_options);
     };
   }
-  return make_extended(group, std::move(devices), runner, options.communication_options, resolver,
-                       std::move(make_worker));
+  return make_extended(group, std::move(devices), runner, options.communication_options,
+                       cluster.resolver, std::move(make_worker));
 }
 
 }  // namespace
