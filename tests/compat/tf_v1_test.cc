@@ -258,6 +258,7 @@ TEST(V1Config, IsWhatEachStrategyNeeds) {
   EXPECT_EQ(v1::MultiWorkerMirroredStrategy().update_config_proto(mine), mine);
   ConfigProto config = mine;
   v1::MirroredStrategy strategy(kTwo);
+  strategy.configure();
   strategy.configure(&config);
   EXPECT_EQ(config, isolated);
 }

@@ -18,7 +18,8 @@ void construct() {
 
 void iterate(const tutti::data::Dataset<at::Tensor>& dataset) {
   tutti::contrib::MirroredStrategy strategy;
-  auto iterator = strategy.make_dataset_iterator(dataset);  // WARN: use distribute_dataset
+  auto iterator = strategy.make_dataset_iterator(
+      dataset);  // WARN: use distribute_dataset, with batches for all replicas together
   iterator.initialize();
   auto results = strategy.experimental_run(replica_fn, iterator);  // WARN: use run, with get_next()
   auto step = [&](const tutti::v1::MultiStepContext&, const auto& batch) {

@@ -33,6 +33,14 @@ class MirroredStrategy : public v1::Strategy {
                             std::shared_ptr<CrossDeviceOps> cross_device_ops = nullptr,
                             bool auto_shard_dataset = false,
                             std::shared_ptr<CrossDeviceOps> cross_tower_ops = nullptr);
+
+  /// Gives each replica a whole batch of the dataset.
+  template <class T>
+  [[deprecated(
+      "use distribute_dataset, with batches for all replicas together")]] v1::InputIterator<T>
+  make_dataset_iterator(const data::Dataset<T>& dataset) const {
+    return dataset_iterator(dataset);
+  }
 };
 
 }  // namespace tutti::contrib

@@ -136,16 +136,7 @@ class Strategy : public tutti::Strategy {
   template <class T>
   [[deprecated("use distribute_dataset")]] InputIterator<T> make_dataset_iterator(
       const data::Dataset<T>& dataset) const {
-    const CompatTraits compat = extended()->traits().compat;
-    if (compat.takes_replica_batches) {
-      return InputIterator<T>(distribute_datasets_from_function([&](const InputContext& context) {
-        return compat.shards_replica_batches
-                   ? data::Dataset<T>(internal::shard_elements(dataset.node(), context))
-                   : dataset;
-      }));
-    }
-    const int divisor = internal::check_batches(*this, dataset.node());
-    return InputIterator<T>(distribute_dataset(dataset), divisor);
+    return dataset_iterator(dataset);
   }
 
   /// Calls input_fn(InputContext) once for this worker. It returns a dataset of batches for single
@@ -166,12 +157,27 @@ class Strategy : public tutti::Strategy {
   /// the strategy (see MirroredStrategy::configure). Then updates *session_config, if given, as
   /// update_config_proto() does.
   [[deprecated("use MultiWorkerMirroredStrategy")]] void configure(
-      ConfigProto* session_config, const ClusterSpec& cluster_spec = {},
+      ConfigProto* session_config = nullptr, const ClusterSpec& cluster_spec = {},
       const std::optional<std::string>& task_type = std::nullopt,
       std::optional<int> task_id = std::nullopt);
   [[deprecated("use MultiWorkerMirroredStrategy")]] void configure(const ClusterSpec& cluster_spec,
                                                                    const std::string& task_type,
                                                                    int task_id);
+
+ protected:
+  template <class T>
+  InputIterator<T> dataset_iterator(const data::Dataset<T>& dataset) const {
+    const CompatTraits compat = extended()->traits().compat;
+    if (compat.takes_replica_batches) {
+      return InputIterator<T>(distribute_datasets_from_function([&](const InputContext& context) {
+        return compat.shards_replica_batches
+                   ? data::Dataset<T>(internal::shard_elements(dataset.node(), context))
+                   : dataset;
+      }));
+    }
+    const int divisor = internal::check_batches(*this, dataset.node());
+    return InputIterator<T>(distribute_dataset(dataset), divisor);
+  }
 
  private:
   ConfigProto updated(ConfigProto config) const;

@@ -48,7 +48,7 @@ class CentralStorageExtended final : public LocalExtended {
 DeviceSpec resolve_parameter_device(const std::vector<DeviceSpec>& compute_devices,
                                     const std::string& name) {
   if (name.empty() && compute_devices.size() == 1) return compute_devices[0];
-  const DeviceSpec device =
+  DeviceSpec device =
       internal::logical_device_table().resolve(kName, {name.empty() ? "CPU:0" : name})[0];
   for (const DeviceSpec& each : compute_devices) {
     if (torch_device(each) == torch_device(device)) continue;

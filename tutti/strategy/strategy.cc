@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <ATen/core/grad_mode.h>
+
 #include "tutti/base/error.h"
 #include "tutti/cluster/resolvers/simple.h"
 #include "tutti/strategy/default_strategy.h"

@@ -103,7 +103,7 @@ class StrategyExtended {
   template <class F, class Iterator>
   MultiStepContext run_steps(const F& fn, const Iterator& iterator, int iterations,
                              MultiStepContext::Outputs initial_loop_values = {}) const {
-    const MultiStepContext context(std::move(initial_loop_values));
+    MultiStepContext context(std::move(initial_loop_values));
     const Scope scope = strategy_.scope();
     for (int i = 0; i < iterations; ++i) fn(context, iterator.get_next());
     return context;

@@ -120,6 +120,7 @@ void take_written(at::ScalarType parameter_dtype, const void* parameter, at::Sca
       auto* const copies = static_cast<S*>(state);
       for (int64_t i = 0; i < count; ++i) {
         const P rounded = static_cast<P>(copies[i]);
+        // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): the bits are what counts
         copies[i] = std::memcmp(&rounded, &values[i], sizeof(P)) == 0 ? copies[i]
                                                                       : static_cast<S>(values[i]);
       }
