@@ -115,6 +115,21 @@ TEST(ResolveCluster, AsksThePlatformAfterTheLaunchers) {
             "4 workers x 2 replicas, I am worker 1 (hostB:4321), from TF_CONFIG");
 }
 
+TEST(ResolveCluster, RefusesAStepThatIsDescribedInPartOnly) {
+  {
+    const ScopedEnvironment no_rank{{"SLURM_STEP_ID", "0"},
+                                    {"SLURM_STEP_NUM_TASKS", "2"},
+                                    {"SLURM_STEP_NODELIST", "n[1-2]"},
+                                    {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+    EXPECT_TUTTI_ERROR(resolve_cluster(), ErrorCode::kFailedPrecondition, "SLURM_PROCID");
+  }
+  const ScopedEnvironment no_step{{"SLURM_PROCID", "1"},
+                                  {"SLURM_STEP_NUM_TASKS", "2"},
+                                  {"SLURM_STEP_NODELIST", "n[1-2]"},
+                                  {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+  EXPECT_EQ(resolve_cluster()->cluster_spec().num_tasks("worker"), 2);
+}
+
 TEST(ResolveCluster, IsAloneInABatchScriptOfSlurm) {
   EXPECT_EQ(banner_of({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "3"}}),
             "1 worker x 2 replicas, I am alone, from an environment that names no cluster");

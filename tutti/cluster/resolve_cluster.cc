@@ -112,8 +112,13 @@ bool has_torchrun_variables() {
                                                        "LOCAL_WORLD_SIZE", "PET_RDZV_ENDPOINT"});
 }
 
-// A batch script has SLURM_PROCID, too, but is not a task of a step.
-bool has_slurm_variables() { return read_env("SLURM_STEP_ID") && read_env("SLURM_PROCID"); }
+// A batch script has SLURM_PROCID, too, but is not a task of a step. A step that is described in
+// part only must not run alone: the resolver says what is missing.
+bool has_slurm_variables() {
+  return (read_env("SLURM_STEP_ID") && read_env("SLURM_PROCID")) ||
+         internal::any_is_set(
+             {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"});
+}
 
 bool has_sagemaker_variables() { return internal::any_is_set({"SM_HOSTS", "SM_CURRENT_HOST"}); }
 
